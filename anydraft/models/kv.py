@@ -1,0 +1,139 @@
+"""KV caches in slots: every row writes at its own positions, and rolling back is a smaller length.
+
+A :class:`SlotCache` is a Transformers cache whose layers are plain tensors [rows, heads, slots, dim].
+Nothing is ever removed from them: what a row may see is decided by the mask of the forward that reads
+it, so slots past a row's length may hold anything and ragged acceptance costs nothing. Sliding-window
+layers keep every slot and are windowed by the mask as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_FIRST_SLOTS = 256
+
+
+class _SlotLayer(CacheLayerMixin):
+    """One layer's keys and values. ``plan`` is shared by all layers of a cache."""
+
+    is_sliding = False
+
+    def __init__(self, plan: _Plan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.keys = self._empty(key_states)
+        self.values = self._empty(value_states)
+        self.is_initialized = True
+
+    def _empty(self, like: torch.Tensor) -> torch.Tensor:
+        # Zeros, not garbage: a masked slot has weight 0, and 0 * NaN would still be NaN.
+        shape = (self.plan.rows_allocated, like.shape[1], self.plan.slots_allocated, like.shape[3])
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+    def _fit(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        want = (self.plan.rows_allocated, self.plan.slots_allocated)
+        if (self.keys.shape[0], self.keys.shape[2]) != want:
+            old_keys, old_values = self.keys, self.values
+            self.keys, self.values = self._empty(old_keys), self._empty(old_values)
+            rows, slots = old_keys.shape[0], old_keys.shape[2]
+            self.keys[:rows, :, :slots] = old_keys
+            self.values[:rows, :, :slots] = old_values
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._fit(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        plan = self.plan
+        first, last = plan.first_row, plan.first_row + key_states.shape[0]
+        if plan.contiguous_start is not None:
+            at = slice(plan.contiguous_start, plan.contiguous_start + key_states.shape[2])
+            self.keys[first:last, :, at] = key_states
+            self.values[first:last, :, at] = value_states
+        else:
+            rows = torch.arange(first, last, device=key_states.device)[:, None]
+            # Advanced indices around a slice: the indexed axes come first, [rows, width, heads, dim].
+            self.keys[rows, :, plan.write_at] = key_states.transpose(1, 2)
+            self.values[rows, :, plan.write_at] = value_states.transpose(1, 2)
+        return self.keys[first:last, :, : plan.read_to], self.values[first:last, :, : plan.read_to]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.plan.read_to, 0
+
+    def get_seq_length(self) -> int:
+        return max(self.plan.read_to - self.plan.width, 0)
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+
+class _Plan:
+    """Where the current forward writes and how far it reads; set by :meth:`SlotCache.plan_forward`."""
+
+    def __init__(self) -> None:
+        self.rows_allocated = 1
+        self.slots_allocated = _FIRST_SLOTS
+        self.first_row = 0
+        self.width = 0
+        self.read_to = 0
+        self.contiguous_start: int | None = 0
+        self.write_at = torch.zeros(1, 1, dtype=torch.long)
+
+
+class SlotCache(Cache):
+    """The KV cache of one model for many rows.
+
+    Args:
+        num_layers: attention layers of the model.
+        max_slots: never allocate more slots a row than this (the model's context, plus a block).
+    """
+
+    def __init__(self, num_layers: int, max_slots: int) -> None:
+        self._plan = _Plan()
+        self._max_slots = max_slots
+        super().__init__(layers=[_SlotLayer(self._plan) for _ in range(num_layers)])
+
+    def plan_forward(self, first_row: int, write_at: torch.Tensor, read_to: int) -> None:
+        """The next forward feeds rows ``first_row`` .. and writes token j of row b at slot ``write_at[b, j]``.
+
+        Args:
+            write_at: int64 [B, W].
+            read_to: how many slots the forward reads; masks are [B, 1, W, read_to].
+        """
+        plan = self._plan
+        rows, plan.width = write_at.shape
+        while plan.rows_allocated < first_row + rows:
+            plan.rows_allocated *= 2
+        while plan.slots_allocated < read_to:
+            plan.slots_allocated = max(min(2 * plan.slots_allocated, self._max_slots), read_to)
+        plan.first_row, plan.read_to, plan.write_at = first_row, read_to, write_at
+        start = int(write_at[0, 0])
+        in_order = torch.arange(start, start + plan.width, device=write_at.device)
+        plan.contiguous_start = start if bool((write_at == in_order).all()) else None
+
+    def move_row(self, source: int, destination: int, length: int) -> None:
+        """Copy the first ``length`` slots of one row over another's."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.keys[destination, :, :length] = layer.keys[source, :, :length]
+                layer.values[destination, :, :length] = layer.values[source, :, :length]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes allocated now."""
+        return sum(
+            t.numel() * t.element_size()
+            for layer in self.layers
+            if layer.is_initialized
+            for t in (layer.keys, layer.values)
+        )
