@@ -1,0 +1,1 @@
+"""Models: packaged weights, GGUF conversion, loading, KV slots and the draft runtime."""

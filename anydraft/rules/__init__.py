@@ -1,0 +1,1 @@
+"""Probability rules: sampling transforms, verification and keyed noise; pure functions."""
