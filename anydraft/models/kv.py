@@ -121,6 +121,7 @@ class SlotCache(Cache):
         in_order = torch.arange(start, start + plan.width, device=write_at.device)
         plan.contiguous_start = start if bool((write_at == in_order).all()) else None
 
+    @torch.inference_mode()
     def move_row(self, source: int, destination: int, length: int) -> None:
         """Copy the first ``length`` slots of one row over another's."""
         for layer in self.layers:

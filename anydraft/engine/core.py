@@ -1,0 +1,164 @@
+"""The step loop: propose, verify, emit, for all running requests at once.
+
+Rows of the target's KV cache are the running requests in order. Between steps a row holds every token
+of its request but the last; a step feeds that token and the proposal in one forward, so the logits at
+index i are the target's distribution after i accepted tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from anydraft.engine.outputs import Delta
+from anydraft.engine.request import FinishReason, Request
+from anydraft.engine.sampler import Sampler
+from anydraft.errors import AnyDraftError
+from anydraft.methods.base import EMPTY, DraftBackend, Proposal, drive
+from anydraft.models.runner import ModelRunner
+from anydraft.rules.verify import Verdict
+
+
+class EngineCore:
+    """Continuous batching over one target, with or without a draft.
+
+    Args:
+        target: the runner whose rows the requests own.
+        draft: answers the methods' asks; None when no method needs draft rows.
+        sampler: turns logits and a proposal into what is emitted.
+        max_num_seqs: requests that run at once; the others wait in order.
+    """
+
+    def __init__(
+        self, target: ModelRunner, draft: DraftBackend | None, sampler: Sampler, max_num_seqs: int
+    ) -> None:
+        self._target = target
+        self._draft = draft
+        self._sampler = sampler
+        self._max_num_seqs = max_num_seqs
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def add(self, request: Request) -> None:
+        self._waiting.append(request)
+
+    def abort(self, request_id: str) -> Delta | None:
+        """End a request now; its row is free at once. None when there is no such request."""
+        for request in [*self._waiting, *self._running]:
+            if request.id == request_id:
+                request.finish_reason = FinishReason.ABORT
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                self._retire()
+                return request.delta(0)
+        return None
+
+    def step(self) -> list[Delta]:
+        """One target forward for every running request; what each of them gained."""
+        self._admit()
+        if not self._running:
+            return []
+        proposals = self._propose()
+        logits = self._verify_forward(proposals)
+        deltas = [
+            self._verify(request, proposal, rows)
+            for request, proposal, rows in zip(self._running, proposals, logits, strict=True)
+        ]
+        self._retire()
+        return deltas
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._max_num_seqs:
+            request = self._waiting.popleft()
+            started = time.perf_counter()
+            self._target.prefill(len(self._running), request.prompt_ids[:-1], 0)
+            request.stats.prefill_time += time.perf_counter() - started
+            self._running.append(request)
+
+    def _propose(self) -> list[Proposal]:
+        started = time.perf_counter()
+        generators = {
+            request.id: request.proposer.propose(request.room_for_proposal)
+            for request in self._running
+            if request.proposer is not None
+        }
+        proposals = drive(generators, self._draft)
+        share = (time.perf_counter() - started) / len(self._running)
+        for request in self._running:
+            request.stats.draft_time += share
+        return [proposals.get(request.id, EMPTY) for request in self._running]
+
+    def _verify_forward(self, proposals: Sequence[Proposal]) -> torch.Tensor:
+        """Logits [rows, longest proposal + 1, V]."""
+        started = time.perf_counter()
+        ids = [
+            [request.token_ids[-1], *proposal.token_ids]
+            for request, proposal in zip(self._running, proposals, strict=True)
+        ]
+        logits = self._target.forward(0, ids, [len(request.token_ids) - 1 for request in self._running])
+        share = (time.perf_counter() - started) / len(self._running)
+        for request in self._running:
+            request.stats.target_time += share
+        return logits
+
+    def _verify(self, request: Request, proposal: Proposal, logits: torch.Tensor) -> Delta:
+        """Verify one row; a request whose own parameters leave nothing to emit ends alone."""
+        try:
+            verdict = self._sampler.verify(request, proposal, logits[: len(proposal.token_ids) + 1])
+        except AnyDraftError as error:
+            request.finish_reason, request.error = FinishReason.ERROR, str(error)
+            return request.delta(0)
+        return self._emit(request, proposal, verdict)
+
+    def _emit(self, request: Request, proposal: Proposal, verdict: Verdict) -> Delta:
+        """Append the verdict's tokens up to the one that ends the request; the rest never happened."""
+        accepted_source = "lookup" if proposal.source == "lookup" else "accepted"
+        if not proposal.token_ids:
+            last_source = "target"
+        else:
+            last_source = "bonus" if verdict.num_accepted == len(proposal.token_ids) else "corrected"
+        emitted = 0
+        for i, token_id in enumerate(verdict.token_ids):
+            emitted += 1
+            if request.emit(token_id, accepted_source if i < verdict.num_accepted else last_source):
+                break
+        del request.logprobs[request.num_output_tokens :]
+        request.stats.record(
+            len(proposal.token_ids),
+            min(verdict.num_accepted, emitted),
+            lookup=proposal.source == "lookup",
+            draft_model_tokens=proposal.num_draft_tokens,
+        )
+        if request.proposer is not None and request.finish_reason is None:
+            request.proposer.observe(verdict.token_ids[:emitted])
+        return request.delta(emitted)
+
+    def _retire(self) -> None:
+        """Drop finished requests; the last row moves into each freed one."""
+        row = 0
+        while row < len(self._running):
+            request = self._running[row]
+            if request.finish_reason is None:
+                row += 1
+                continue
+            if self._draft is not None:
+                self._draft.release(request.id)
+            last = self._running.pop()
+            if last is not request:
+                self._target.cache.move_row(len(self._running), row, len(last.token_ids) - 1)
+                self._running[row] = last

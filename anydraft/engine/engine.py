@@ -1,0 +1,217 @@
+"""The public engine: models in, text out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from anydraft.engine.core import EngineCore
+from anydraft.engine.detokenizer import Detokenizer
+from anydraft.engine.outputs import Delta, GenerationResult
+from anydraft.engine.pair import Pair
+from anydraft.engine.prompts import Conversation, chat_ids, draft_chat_ids, prompt_ids
+from anydraft.engine.request import FinishReason, Request
+from anydraft.engine.sampler import Sampler, Verification
+from anydraft.errors import AnyDraftError, UsageError
+from anydraft.methods.base import Prompt
+from anydraft.rules.noise import KeyedNoise
+from anydraft.rules.params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Generates with a target model, sped up by a draft model of any vocabulary. What comes out is what the
+    target alone gives: the same text when greedy, the same distribution when sampling.
+
+    Args:
+        target: packaged name, local folder, GGUF file, hub id, or a (model, tokenizer) pair, which is never
+            changed.
+        draft: the same, or any object that answers :class:`~anydraft.methods.base.DraftBackend`; None drafts
+            without a model ("lookup") or not at all.
+        method: "auto", "standard", "tli", "slem", "slrs", "lookup" or "none".
+        num_speculative_tokens: draft tokens a step; None lets the method choose.
+        verification: how sampled proposals that carry a q are verified: "rejection", "block" or "coupled".
+        dtype: of the target: "float32", "bfloat16", "float16"; None chooses by the machine.
+        draft_dtype: of the draft; None: like ``dtype``.
+        device: where both run; None: the GPU if there is one.
+        draft_temperature: of sampled drafts; None: the method's own choice. Changes acceptance only.
+        max_num_seqs: requests that run at once; more wait.
+
+    Raises:
+        ModelError, PairError, UsageError: one line that says what is wrong and what to do.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any = None,
+        *,
+        method: str = "auto",
+        num_speculative_tokens: int | None = None,
+        verification: Verification = "rejection",
+        dtype: str | None = None,
+        draft_dtype: str | None = None,
+        device: str | None = None,
+        draft_temperature: float | None = None,
+        max_num_seqs: int = 16,
+    ) -> None:
+        if max_num_seqs < 1:
+            raise UsageError(f"max_num_seqs={max_num_seqs} must be at least 1")
+        self.pair = Pair(
+            target,
+            draft,
+            method=method,
+            num_speculative_tokens=num_speculative_tokens,
+            dtype=dtype,
+            draft_dtype=draft_dtype,
+            device=device,
+            draft_temperature=draft_temperature,
+        )
+        sampler = Sampler(self.pair.target_vocabulary, verification)
+        self.core = EngineCore(self.pair.runner, self.pair.backend, sampler, max_num_seqs)
+        self._counter = itertools.count()
+
+    @property
+    def method(self) -> str:
+        """The method in use, "auto" resolved."""
+        return self.pair.method_name
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] | Sequence[Sequence[int]] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        messages: Sequence[Conversation] | None = None,
+    ) -> list[GenerationResult]:
+        """Generate for every prompt (text or target ids) or every conversation; results in their order.
+
+        ``sampling_params`` is one for all or one each. A prompt that cannot be served comes back with
+        ``finish_reason`` "error" and does not touch the others.
+
+        Raises:
+            UsageError: the call itself is wrong, or not one of the prompts can be served.
+        """
+        items = self._items(prompts, messages)
+        params = self._params_list(sampling_params, len(items))
+        results: dict[str, GenerationResult] = {}
+        order: list[str] = []
+        errors: list[AnyDraftError] = []
+        for item, param in zip(items, params, strict=True):
+            try:
+                order.append(self.add_request(item, param, chat=messages is not None))
+            except AnyDraftError as error:
+                errors.append(error)
+                order.append(f"refused-{next(self._counter)}")
+                results[order[-1]] = GenerationResult(
+                    order[-1], (), "", (), FinishReason.ERROR.value, error=str(error)
+                )
+        if errors and len(errors) == len(items):
+            raise errors[0]
+        try:
+            while len(results) < len(order):
+                for delta in self.core.step():
+                    if delta.result is not None and delta.request_id in order:
+                        results[delta.request_id] = delta.result
+        finally:
+            for request_id in order:
+                if request_id not in results:
+                    self.core.abort(request_id)
+        return [results[request_id] for request_id in order]
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        sampling_params: SamplingParams | None = None,
+        *,
+        messages: Conversation | None = None,
+    ) -> Iterator[Delta]:
+        """Generate for one prompt or conversation, step by step; the last delta carries the result.
+
+        Closing the iterator aborts the request.
+        """
+        if (prompt is None) == (messages is None):
+            raise UsageError("give either a prompt or messages")
+        item = messages if messages is not None else prompt
+        request_id = self.add_request(item, sampling_params or SamplingParams(), chat=messages is not None)
+        try:
+            while True:
+                for delta in self.core.step():
+                    if delta.request_id == request_id:
+                        yield delta
+                        if delta.result is not None:
+                            return
+        finally:
+            self.core.abort(request_id)
+
+    def add_request(self, item: Any, params: SamplingParams, *, chat: bool = False) -> str:
+        """Queue a request for :attr:`core`'s steps; its id.
+
+        Raises:
+            UsageError: a prompt that is empty, too long or malformed.
+        """
+        pair = self.pair
+        ids = chat_ids(pair.target, item) if chat else prompt_ids(pair.target, item)
+        room = pair.target.max_context - len(ids)
+        if room < 1:
+            raise UsageError(
+                f"the prompt has {len(ids)} tokens, but {pair.target.name} has a context of "
+                f"{pair.target.max_context}; shorten it to at most {pair.target.max_context - 1}"
+            )
+        self._check_ids(params)
+        noise = KeyedNoise(params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "big"))
+        own_ids = draft_chat_ids(pair.draft, item) if chat and pair.draft is not None else None
+        stop_ids = frozenset() if params.ignore_eos else pair.target.stop_ids
+        request = Request(
+            id=f"request-{next(self._counter)}",
+            prompt_ids=ids,
+            params=params,
+            noise=noise,
+            proposer=pair.start(
+                Prompt(
+                    target_ids=ids,
+                    draft_ids=own_ids,
+                    temperature=0.0 if params.greedy else params.temperature,
+                    noise=noise,
+                )
+            ),
+            detokenizer=Detokenizer(
+                pair.target_vocabulary, params.stop_strings, params.include_stop_str_in_output
+            ),
+            stop_ids=stop_ids | frozenset(params.stop_token_ids or ()),
+            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            token_ids=list(ids),
+        )
+        request.stats.method = pair.method_name
+        self.core.add(request)
+        return request.id
+
+    def _check_ids(self, params: SamplingParams) -> None:
+        size = self.pair.target.vocab_size
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            bad = [i for i in getattr(params, name) or () if not 0 <= i < size]
+            if bad:
+                raise UsageError(f"{name} names id {bad[0]}, but {self.pair.target.name} has ids 0 to {size - 1}")
+
+    @staticmethod
+    def _items(prompts: Any, messages: Sequence[Conversation] | None) -> list[Any]:
+        if (prompts is None) == (messages is None):
+            raise UsageError("give either prompts or messages=[conversation, ...]")
+        if messages is not None:
+            if messages and isinstance(messages[0], dict):
+                raise UsageError("messages is a list of conversations, each a list of messages: messages=[[...]]")
+            return list(messages)
+        return [prompts] if isinstance(prompts, str) else list(prompts)
+
+    @staticmethod
+    def _params_list(
+        params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or SamplingParams()] * count
+        if len(params) != count:
+            raise UsageError(f"{len(params)} sampling_params for {count} prompts; give one for all or one each")
+        return list(params)
