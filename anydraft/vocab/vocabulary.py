@@ -18,7 +18,8 @@ class Role(StrEnum):
 
     BOS = "bos"
     EOS = "eos"
-    """Ends a text or a turn; every member of ``Vocabulary.stop_ids`` has this role."""
+    """Ends a text or a turn. Every control token in ``Vocabulary.stop_ids`` has this role (a generation
+    config may name a text token as well, which keeps its bytes)."""
     PAD = "pad"
     UNK = "unk"
     OTHER = "other"
@@ -46,6 +47,7 @@ class Vocabulary:
         stop_ids: ids that end a generation (the tokenizer's end token, the end-of-turn tokens and those
             that the model's generation config names).
         bos_id: the id put before every text, or None when this tokenizer adds none.
+        eos_id: the end token that the tokenizer itself declares, a member of ``stop_ids``, or None.
         byte_fallback: ids that stand for one byte only because a character had no piece (``<0x41>``).
             An ordinary piece with the same bytes wins over them.
     """
@@ -54,6 +56,7 @@ class Vocabulary:
     controls: dict[int, Control] = field(default_factory=dict)
     stop_ids: frozenset[int] = frozenset()
     bos_id: int | None = None
+    eos_id: int | None = None
     byte_fallback: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
@@ -88,5 +91,5 @@ class Vocabulary:
                 h.update(b"\x00" + (f"{c.role}:{c.surface}".encode() if c else b""))
             else:
                 h.update(b"\x01" + len(data).to_bytes(4, "big") + data)
-        h.update(repr((sorted(self.stop_ids), self.bos_id, sorted(self.byte_fallback))).encode())
+        h.update(repr((sorted(self.stop_ids), self.bos_id, self.eos_id, sorted(self.byte_fallback))).encode())
         return h.hexdigest()
