@@ -1,1 +1,1 @@
-"""Drafting methods, one a file, behind the protocol of :mod:`anydraft.methods.base`."""
+"""Drafting methods, all behind the protocol of :mod:`anydraft.methods.base`."""

@@ -108,13 +108,15 @@ class Prompt:
         draft_ids: the draft's own rendering of the same conversation (its chat template, its BOS), or
             None: the draft then sees the text of ``target_ids`` in its own tokens.
         temperature: of the request; 0 is greedy. It tells a method whether q is worth computing.
-        noise: the request's randomness.
+        noise: the request's randomness; None: drafts are greedy.
+        draft_temperature: of the request; goes before that of :class:`DraftSettings`.
     """
 
     target_ids: tuple[int, ...]
     draft_ids: tuple[int, ...] | None = None
     temperature: float = 0.0
     noise: Noise | None = None
+    draft_temperature: float | None = None
 
 
 ProposalGenerator = Generator[Ask, Answer, Proposal]

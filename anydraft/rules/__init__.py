@@ -1,1 +1,1 @@
-"""Probability rules: sampling transforms, verification and keyed noise; pure functions."""
+"""Probability rules: how a request is sampled, and how proposals are verified. Pure functions."""

@@ -74,6 +74,10 @@ class CoupledNoise(KeyedNoise):
         """E(seed, position, v) for v < ``size``, float64 [size]; the same numbers whatever the size."""
         return self._exponentials(_RACE, position, size)
 
+    def own_arrivals(self, position: int, size: int) -> torch.Tensor:
+        """The same for draft ids that stand for no target token."""
+        return self._exponentials(_RACE_UNMAPPED, position, size)
+
     def _exponentials(self, stream: int, position: int, size: int) -> torch.Tensor:
         kept = self._kept.get((stream, position))
         if kept is None or len(kept) < size:
@@ -91,25 +95,29 @@ class CoupledNoise(KeyedNoise):
         return _winner(weights, self.arrivals(position, len(weights)))
 
     def for_draft(self, target_ids: torch.Tensor) -> DraftRace:
-        """The same race for a draft row whose entry j stands for target id ``target_ids[j]`` (-1: none)."""
+        """The same race for a draft row whose entry j stands for target id ``target_ids[j]`` (-1: none);
+        ``target_ids`` is int64, as long as the row or longer."""
         return DraftRace(self, target_ids)
 
 
 class DraftRace:
-    """A draft's view of a :class:`CoupledNoise`: "draft" draws at an output position run the target's race."""
+    """A draft's view of a :class:`CoupledNoise`: its "draft" draws run the target's race at a position."""
 
     def __init__(self, noise: CoupledNoise, target_ids: torch.Tensor) -> None:
         self._noise = noise
         self._target_ids = target_ids.cpu()
-        self._mapped = self._target_ids >= 0
-        self._size = int(self._target_ids.max()) + 1 if len(target_ids) else 0
+        self._all_mapped = bool((self._target_ids >= 0).all())
+        self._size = int(self._target_ids.max()) + 1
 
     def categorical(self, weights: torch.Tensor, stream: Stream, position: int, attempt: int = 0) -> int:
         if stream != "draft":
             return self._noise.categorical(weights, stream, position, attempt)
-        own = self._noise._exponentials(_RACE_UNMAPPED, position, len(weights))
-        shared = self._noise.arrivals(position, self._size)[self._target_ids.clamp(min=0)]
-        return _winner(weights, torch.where(self._mapped, shared, own))
+        size = len(weights)
+        arrivals = self._noise.arrivals(position, self._size)[self._target_ids[:size].clamp(min=0)]
+        if not self._all_mapped:
+            own = self._noise.own_arrivals(position, size)
+            arrivals = torch.where(self._target_ids[:size] >= 0, arrivals, own)
+        return _winner(weights, arrivals)
 
     def bernoulli(self, probability: float, stream: Stream, position: int, attempt: int = 0) -> bool:
         return self._noise.bernoulli(probability, stream, position, attempt)

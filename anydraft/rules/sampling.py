@@ -84,7 +84,7 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
-    """Log-probabilities of ``token_ids`` (n ids) under ``logits`` [n or more, V], with ``num_top`` alternatives."""
+    """Log-probabilities of n ``token_ids`` under ``logits`` [n or more, V], with ``num_top`` alternatives."""
     rows = logits[: len(token_ids)]
     rows = rows.to(_wide(rows.dtype))
     normaliser = torch.logsumexp(rows, dim=-1, keepdim=True)
@@ -156,7 +156,7 @@ def _penalise(
     device = scores.device
     output = torch.tensor([*history.output_ids, *proposal[: n - 1]], dtype=torch.int64, device=device)
     prompt = torch.tensor(history.prompt_ids, dtype=torch.int64, device=device)
-    ids, where = torch.cat([output, prompt]).unique(return_inverse=True)
+    ids, where = torch.unique(torch.cat([output, prompt]), return_inverse=True)
     before = len(history.output_ids)
     counts = torch.zeros(n, len(ids), dtype=scores.dtype, device=device)  # occurrences in the output, by row
     counts += torch.bincount(where[:before], minlength=len(ids))

@@ -1,0 +1,78 @@
+"""Methods by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anydraft.errors import UsageError
+from anydraft.methods.base import DraftSettings, Method
+from anydraft.methods.lookup import Lookup
+from anydraft.methods.slem import SLEM
+from anydraft.methods.standard import Standard
+from anydraft.methods.tli import TLI
+from anydraft.vocab.bridge import Bridge
+from anydraft.vocab.tokenizer import Tokenizer
+
+METHODS = ("auto", "standard", "tli", "slem", "lookup", "none")
+
+
+def make_method(
+    name: str,
+    *,
+    target_tokenizer: Tokenizer,
+    target_vocab_size: int,
+    draft_tokenizer: Tokenizer | None = None,
+    bridge: Bridge | None = None,
+    num_speculative_tokens: int | None = None,
+    settings: DraftSettings | None = None,
+) -> Method | None:
+    """The method called ``name`` for a pair (the target is ``target_tokenizer``'s); None for "none".
+
+    Args:
+        target_vocab_size: V_target, the width of the target's rows.
+        draft_tokenizer, bridge: of the draft model, if there is one.
+        num_speculative_tokens: None: the method's own default.
+
+    Raises:
+        UsageError: an unknown name, or a method that needs a draft model where none is given.
+        PairError: the method cannot work with these vocabularies.
+    """
+    if name not in METHODS:
+        raise UsageError(f"method={name!r} is unknown; choose one of {', '.join(METHODS)}.")
+    if name == "none":
+        return None
+    if name == "auto":
+        name = choose(bridge)
+    if name == "lookup":
+        return _lookup(target_tokenizer, num_speculative_tokens)
+    if draft_tokenizer is None or bridge is None:
+        raise UsageError(
+            f"method {name} needs a draft model and none was given; give one or use method lookup."
+        )
+    settings = settings or DraftSettings()
+    if num_speculative_tokens is not None:
+        settings = replace(settings, num_speculative_tokens=num_speculative_tokens)
+    if name == "standard":
+        return Standard(bridge, draft_tokenizer, target_vocab_size, settings)
+    if name == "tli":
+        return TLI(bridge, draft_tokenizer, target_vocab_size, settings)
+    return SLEM(bridge, target_tokenizer, draft_tokenizer, settings)
+
+
+def choose(bridge: Bridge | None) -> str:
+    """What "auto" means for a pair: lookup without a draft, standard for (nearly) one vocabulary, else slem.
+
+    Measured on SmolLM2 and Gemma-3-270M as drafts of Qwen2.5-Coder-1.5B, SLEM with a greedy draft was
+    accepted more than TLI both when greedy (2.94 against 2.30 tokens a target call) and at temperature 1
+    (0.64 against 0.61 of first tokens).
+    """
+    if bridge is None:
+        return "lookup"
+    return "standard" if bridge.nearly_same else "slem"
+
+
+def _lookup(target_tokenizer: Tokenizer, num_speculative_tokens: int | None) -> Lookup:
+    method = Lookup(stop_ids=target_tokenizer.vocabulary.stop_ids)
+    if num_speculative_tokens is None:
+        return method
+    return replace(method, num_speculative_tokens=num_speculative_tokens)
