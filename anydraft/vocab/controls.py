@@ -132,6 +132,8 @@ def build_vocabulary(
     surfaces: Mapping[int, str],
     declared: Declared,
     byte_fallback: Iterable[int] = (),
+    *,
+    dummy_prefix: bool = False,
 ) -> Vocabulary:
     """A vocabulary from the bytes of its text tokens and the surfaces of its control tokens (no fillers)."""
     controls = {i: Control(i, role_of(i, s, declared), s) for i, s in sorted(surfaces.items())}
@@ -146,4 +148,5 @@ def build_vocabulary(
         bos_id=declared.bos_id,
         eos_id=eos_id if eos_id in ends else None,
         byte_fallback=frozenset(byte_fallback),
+        dummy_prefix=dummy_prefix,
     )

@@ -41,11 +41,11 @@ class HuggingFaceTokenizer:
         added = dict(sorted(backend.get_added_tokens_decoder().items()))
         control = {i for i, t in added.items() if is_control(i, t.content, t.special, declared)}
         filler = {i for i, t in added.items() if is_filler(t.content)}
-        self._vocabulary = _vocabulary(backend, parts, added, control, filler, declared)
+        rest = _without_dummy_prefix(parts)
+        self._vocabulary = _vocabulary(backend, parts, added, control, filler, declared, rest != parts)
         self._surface = {i: added[i].content for i in control | filler}
         self._unk = next((i for i, c in self._vocabulary.controls.items() if c.role is Role.UNK), None)
         self._start = self._copy(backend, parts, added)
-        rest = _without_dummy_prefix(parts)
         self._rest = self._start if rest == parts else self._copy(backend, rest, added)
 
     @property
@@ -227,6 +227,7 @@ def _vocabulary(
     control: set[int],
     filler: set[int],
     declared: Declared,
+    dummy_prefix: bool,
 ) -> Vocabulary:
     pieces: dict[str, int] = backend.get_vocab(with_added_tokens=False)
     size = 1 + max(max(pieces.values(), default=-1), max(added, default=-1))
@@ -249,7 +250,7 @@ def _vocabulary(
                 text = text.replace(marker, " ")
             tokens[i] = text.encode()
     surfaces = {i: added[i].content for i in control - filler}
-    return build_vocabulary(tokens, surfaces, declared, byte_fallback)
+    return build_vocabulary(tokens, surfaces, declared, byte_fallback, dummy_prefix=dummy_prefix)
 
 
 def _without_dummy_prefix(parts: dict[str, Any]) -> dict[str, Any]:

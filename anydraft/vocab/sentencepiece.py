@@ -20,7 +20,8 @@ class SentencePieceTokenizer:
         self._start = processor
         self._rest = type(processor)()
         self._rest.LoadFromSerializedProto(processor.serialized_model_proto() + _NO_DUMMY_PREFIX)
-        self._vocabulary = _vocabulary(processor, declared)
+        dummy_prefix = processor.encode("a") != self._rest.encode("a")
+        self._vocabulary = _vocabulary(processor, declared, dummy_prefix)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -56,7 +57,7 @@ def read_sentencepiece(
     return SentencePieceTokenizer(processor, Declared(ids, given.stop_ids, bos_id))
 
 
-def _vocabulary(processor: Any, declared: Declared) -> Vocabulary:
+def _vocabulary(processor: Any, declared: Declared, dummy_prefix: bool) -> Vocabulary:
     size = processor.get_piece_size()
     tokens: list[bytes | None] = [None] * size
     surfaces = {}
@@ -71,4 +72,4 @@ def _vocabulary(processor: Any, declared: Declared) -> Vocabulary:
             surfaces[i] = piece
         else:
             tokens[i] = piece.replace("▁", " ").encode()
-    return build_vocabulary(tokens, surfaces, declared, byte_fallback)
+    return build_vocabulary(tokens, surfaces, declared, byte_fallback, dummy_prefix=dummy_prefix)

@@ -50,6 +50,8 @@ class Vocabulary:
         eos_id: the end token that the tokenizer itself declares, a member of ``stop_ids``, or None.
         byte_fallback: ids that stand for one byte only because a character had no piece (``<0x41>``).
             An ordinary piece with the same bytes wins over them.
+        dummy_prefix: the first text token of a document begins with a space that the text has not
+            (SentencePiece's dummy prefix).
     """
 
     tokens: tuple[bytes | None, ...]
@@ -58,6 +60,7 @@ class Vocabulary:
     bos_id: int | None = None
     eos_id: int | None = None
     byte_fallback: frozenset[int] = frozenset()
+    dummy_prefix: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -91,5 +94,12 @@ class Vocabulary:
                 h.update(b"\x00" + (f"{c.role}:{c.surface}".encode() if c else b""))
             else:
                 h.update(b"\x01" + len(data).to_bytes(4, "big") + data)
-        h.update(repr((sorted(self.stop_ids), self.bos_id, self.eos_id, sorted(self.byte_fallback))).encode())
+        rest = (
+            sorted(self.stop_ids),
+            self.bos_id,
+            self.eos_id,
+            sorted(self.byte_fallback),
+            self.dummy_prefix,
+        )
+        h.update(repr((*rest, self.dummy_prefix)).encode())
         return h.hexdigest()
