@@ -82,6 +82,8 @@ class SamplingParams:
 
     def _check_ids(self) -> None:
         if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, dict):
+                raise UsageError(f"logit_bias={self.logit_bias!r} must be a mapping of token ids to numbers.")
             for token_id, bias in self.logit_bias.items():
                 _whole("a token id of logit_bias", token_id, 0)
                 _number(f"logit_bias[{token_id}]", bias, -math.inf, math.inf)
