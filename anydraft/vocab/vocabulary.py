@@ -94,12 +94,6 @@ class Vocabulary:
                 h.update(b"\x00" + (f"{c.role}:{c.surface}".encode() if c else b""))
             else:
                 h.update(b"\x01" + len(data).to_bytes(4, "big") + data)
-        rest = (
-            sorted(self.stop_ids),
-            self.bos_id,
-            self.eos_id,
-            sorted(self.byte_fallback),
-            self.dummy_prefix,
-        )
+        rest = (sorted(self.stop_ids), self.bos_id, self.eos_id, sorted(self.byte_fallback))
         h.update(repr((*rest, self.dummy_prefix)).encode())
         return h.hexdigest()
