@@ -8,12 +8,13 @@ from anydraft.errors import UsageError
 from anydraft.methods.base import DraftSettings, Method
 from anydraft.methods.lookup import Lookup
 from anydraft.methods.slem import SLEM
+from anydraft.methods.slrs import SLRS
 from anydraft.methods.standard import Standard
 from anydraft.methods.tli import TLI
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.tokenizer import Tokenizer
 
-METHODS = ("auto", "standard", "tli", "slem", "lookup", "none")
+METHODS = ("auto", "standard", "tli", "slem", "slrs", "lookup", "none")
 
 
 def make_method(
@@ -56,6 +57,8 @@ def make_method(
         return Standard(bridge, draft_tokenizer, target_vocab_size, settings)
     if name == "tli":
         return TLI(bridge, draft_tokenizer, target_vocab_size, settings)
+    if name == "slrs":
+        return SLRS(bridge, draft_tokenizer, target_vocab_size, settings)
     return SLEM(bridge, target_tokenizer, draft_tokenizer, settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from anydraft.methods.base import DraftSettings, Method
 from anydraft.methods.lookup import Lookup
 from anydraft.methods.slem import SLEM
+from anydraft.methods.slrs import SLRS
 from anydraft.methods.standard import Standard
 from anydraft.methods.tli import TLI
 from tests.proof.catalogue import SAME, SHARED, WORLDS
@@ -42,11 +44,33 @@ def lookup(world: World) -> Method:
     return Lookup(world.num_speculative_tokens, min_ngram=1, stop_ids=world.stop_ids)
 
 
+def slrs(world: World, epsilon: float = 0.05, max_rows: int = 6) -> Method:
+    chosen = replace(settings(world), extra={"epsilon": epsilon, "max_rows": max_rows})
+    return SLRS(world.bridge, world.draft, world.target_table.vocab_size, chosen)
+
+
+def slrs_whole(world: World) -> Method:
+    """Trees that are never cut."""
+    return slrs(world, epsilon=0.0, max_rows=1000)
+
+
+def slrs_two_rows(world: World) -> Method:
+    return slrs(world, epsilon=0.15, max_rows=2)
+
+
+STRINGS = [world for world in WORLDS if world.name != "no text in common"]
+"""Where some text of the draft begins with a token of the target."""
+
 CASES = [
-    *((standard, rule, world) for rule, world in product(RULES, SAME)),
-    *((tli, rule, world) for rule, world in product(RULES, [*SAME, *SHARED])),
-    *((slem, "exact", world) for world in WORLDS),
-    *((lookup, "exact", world) for world in WORLDS),
+    *product([standard], RULES, SAME),
+    *product([tli], RULES, [*SAME, *SHARED]),
+    *product([slrs], RULES, STRINGS),
+    *(
+        (make, rule, world)
+        for make, rule in product([slrs_whole, slrs_two_rows], ["rejection", "block"])
+        for world in STRINGS
+    ),
+    *product([slem, lookup], ["exact"], WORLDS),
 ]
 
 
