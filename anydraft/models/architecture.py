@@ -6,41 +6,13 @@ from typing import Any
 
 from anydraft.errors import ModelError
 
-_ATTENTION = frozenset(
-    {
-        "full_attention",
-        "sliding_attention",
-        "chunked_attention",
-        "attention",
-        "global",
-        "local",
-        "hybrid_attention",
-    }
-)
+_ROLLS_BACK = frozenset({"full_attention", "sliding_attention", "attention"})
 """``layer_types`` whose whole state is keys and values by position."""
 
-_RECURRENT_TYPES = frozenset(
-    {
-        "bamba",
-        "falcon_h1",
-        "falcon_mamba",
-        "granitemoehybrid",
-        "jamba",
-        "lfm2",
-        "lfm2_moe",
-        "mamba",
-        "mamba2",
-        "minimax",
-        "nemotron_h",
-        "qwen3_next",
-        "recurrent_gemma",
-        "rwkv",
-        "xlstm",
-        "zamba",
-        "zamba2",
-    }
-)
-"""``model_type`` of models with state that cannot be cut back, for configs that do not show it."""
+_RECURRENT_MODELS = frozenset({"lfm2", "lfm2_moe", "mamba", "mamba2", "rwkv", "xlstm", "recurrent_gemma"})
+"""``model_type`` of models whose config does not show, in every version, that they keep other state."""
+
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
 def refuse_unsupported(config: Any, name: str) -> None:
@@ -55,18 +27,12 @@ def refuse_unsupported(config: Any, name: str) -> None:
             "use a decoder-only model such as Qwen, Llama or Gemma"
         )
     text = config.get_text_config()
-    layers = set(getattr(text, "layer_types", None) or ()) - _ATTENTION
-    recurrent = sorted(layers) or (
-        [kind] if {kind, getattr(text, "model_type", "")} & _RECURRENT_TYPES else []
-    )
-    if recurrent:
-        raise ModelError(
-            f"{name} is a recurrent or hybrid-state model ({', '.join(recurrent)}): its state cannot be rolled "
-            "back after a rejected draft; use a model with attention only"
-        )
+    layers = sorted(set(getattr(text, "layer_types", None) or ()) - _ROLLS_BACK)
+    if layers or {kind, getattr(text, "model_type", "")} & _RECURRENT_MODELS:
+        raise _cannot_roll_back(name, ", ".join(layers) or kind)
     if not _is_causal(config):
         raise ModelError(
-            f"{name} is not a causal language model ({kind}): it has no next-token head, as encoders have none; "
+            f"{name} is not a causal language model ({kind}: an encoder, or made for other input than text); "
             "use a decoder-only model such as Qwen, Llama or Gemma"
         )
 
@@ -74,33 +40,25 @@ def refuse_unsupported(config: Any, name: str) -> None:
 def refuse_stateful(model: Any, name: str) -> None:
     """The same for a loaded model: Transformers marks those that keep recurrent state as stateful."""
     if getattr(model, "_is_stateful", False):
-        raise ModelError(
-            f"{name} ({type(model).__name__}) keeps recurrent state that cannot be rolled back after a rejected "
-            "draft; use a model with attention only"
-        )
+        raise _cannot_roll_back(name, type(model).__name__)
+
+
+def _cannot_roll_back(name: str, what: str) -> ModelError:
+    return ModelError(
+        f"{name} keeps state that cannot be rolled back after a rejected draft ({what}: recurrent, hybrid or "
+        "sparse-index layers); use a model whose layers are all ordinary attention"
+    )
 
 
 def _is_causal(config: Any) -> bool:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    if type(config) not in AutoModelForCausalLM._model_mapping and not _has_remote_causal(config):
-        return False
-    # BERT-like encoders have a causal class as well, meant as half of an encoder-decoder.
-    architectures = getattr(config, "architectures", None) or ()
-    named = [
-        a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
-    ]
-    if named:
+    if "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
         return True
-    return not hasattr(config, "is_decoder") or not _encoder_family(config)
-
-
-def _has_remote_causal(config: Any) -> bool:
-    return "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-
-
-def _encoder_family(config: Any) -> bool:
-    """Whether the architecture is an encoder unless ``is_decoder`` says otherwise."""
-    from transformers import AutoModelForMaskedLM
-
-    return type(config) in AutoModelForMaskedLM._model_mapping and not config.is_decoder
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        return False
+    if any(name.endswith(_HEADS) for name in getattr(config, "architectures", None) or ()):
+        return True
+    # BERT and its kin have a causal class as well, which attends both ways unless is_decoder says otherwise.
+    encoder = type(config) in AutoModelForMaskedLM._model_mapping and hasattr(config, "is_decoder")
+    return not encoder or bool(config.is_decoder)

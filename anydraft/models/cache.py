@@ -14,6 +14,9 @@ from anydraft.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
+CONVERSION = 1
+"""Raised when the output of :mod:`anydraft.models.convert` changes: cached conversions are made again."""
+
 _SPARE = 256 * 1024**2
 """Bytes that must stay free on the disk."""
 

@@ -24,9 +24,6 @@ from anydraft.models.gguf_tokenizer import build_tokenizer, stop_token_ids
 
 logger = logging.getLogger(__name__)
 
-CONVERSION = 1
-"""Raised when this module's output changes, so that cached conversions are made again."""
-
 TIED_DIFFERENCE = 0.2
 """Two quantizations of one matrix differ by at most about 0.1 of its norm; unrelated ones by about 1.4."""
 

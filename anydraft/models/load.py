@@ -1,0 +1,317 @@
+"""One way to name a model (folder, hub id, GGUF file, packaged name or object), one way it comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anydraft.errors import ModelError, UsageError
+from anydraft.models.architecture import refuse_stateful, refuse_unsupported
+from anydraft.models.cache import CONVERSION, cache_dir, locked, require_space
+from anydraft.models.convert import convert_gguf
+from anydraft.models.download import is_cached, pull
+from anydraft.models.gguf_file import read_gguf
+from anydraft.models.packaged import PACKAGED
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "spiece.model")
+_DEFAULT_CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run. Nothing in it is ever changed by us.
+
+    Attributes:
+        model: the Transformers module, in evaluation mode.
+        hf_tokenizer: its tokenizer.
+        config: its config (of the text part, where there are several).
+        name: how it was named.
+        stop_ids: ids that end a generation, from the generation config, the config and the tokenizer.
+        max_context: positions that it was made for.
+        vocab_size: rows of the LM head; may exceed the tokenizer's ids.
+        dtype: of the weights.
+        device: of the weights.
+    """
+
+    model: Any
+    hf_tokenizer: Any
+    config: Any
+    name: str
+    stop_ids: frozenset[int]
+    max_context: int
+    vocab_size: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+def resolve_device(device: str | torch.device | None = None) -> torch.device:
+    """``device``, or the GPU where there is one, else the CPU."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"device={device!r} is not a device; give cpu, cuda or cuda:N") from None
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device={device!r} was asked for, but torch sees no GPU; use device='cpu'")
+    return resolved
+
+
+def resolve_dtype(
+    dtype: str | torch.dtype | None = None, device: str | torch.device | None = None
+) -> tuple[torch.dtype, str]:
+    """The dtype to load weights in, and why.
+
+    None or ``"auto"`` chooses: bfloat16 on a GPU and on a CPU that computes in it, else float32.
+    """
+    if isinstance(dtype, torch.dtype):
+        if dtype in DTYPES.values():
+            return dtype, "asked for"
+    elif dtype in DTYPES:
+        return DTYPES[dtype], "asked for"
+    elif dtype in (None, "auto"):
+        if resolve_device(device).type != "cpu":
+            return torch.bfloat16, "the device computes in bfloat16"
+        if _cpu_has_bf16():
+            return torch.bfloat16, "the processor has bfloat16 instructions"
+        return torch.float32, "the processor has no bfloat16 instructions"
+    raise UsageError(f"dtype={dtype!r} is not known; give one of auto, {', '.join(DTYPES)}")
+
+
+def load_model(
+    source: Any,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+) -> LoadedModel:
+    """Load a model and its tokenizer.
+
+    Args:
+        source: the name of a packaged model (pulled when missing), a local folder, a ``.gguf`` file, a hub
+            id, a ``(model, tokenizer)`` pair, or a LoadedModel. Objects are used as they are: their dtype
+            and device stay.
+        dtype, device: see :func:`resolve_dtype` and :func:`resolve_device`.
+
+    Raises:
+        ModelError: it is missing, damaged, of a kind that cannot be served, or too large for the memory.
+        UsageError: ``dtype`` or ``device`` make no sense.
+    """
+    if isinstance(source, LoadedModel):
+        return source
+    if isinstance(source, tuple):
+        return _from_objects(source)
+    if not isinstance(source, (str, Path)) or not str(source):
+        raise UsageError(
+            f"a model is named by a folder, hub id, GGUF file, packaged name or (model, tokenizer), not {source!r:.80}"
+        )
+    where = resolve_device(device)
+    chosen, reason = resolve_dtype(dtype, where)
+    logger.info("%s: loading in %s on %s (%s)", source, chosen, where, reason)
+    folder = _locate(source)
+    local = isinstance(folder, Path)
+    if local:
+        _check_folder(Path(folder), str(source))
+    return _from_pretrained(str(folder), str(source), chosen, where, local=local)
+
+
+def _locate(source: str | Path) -> Path | str:
+    """The local folder that ``source`` names, or a hub id."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    if path.suffix == ".gguf" or path.is_file():
+        return _converted(path)
+    name = str(source)
+    if name in PACKAGED:
+        if not is_cached(PACKAGED[name]):
+            logger.warning("%s is not in the cache yet; fetching it (once)", name)
+        return pull(PACKAGED[name])
+    # A hub id is "name" or "owner/name"; whatever else looks like a path is meant as one.
+    if path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1 or "\\" in name:
+        raise ModelError(
+            f"there is no model at {name}; give an existing folder or .gguf file, a hub id such as "
+            f"Qwen/Qwen2.5-0.5B-Instruct, or a packaged model ({', '.join(PACKAGED)})"
+        )
+    return name
+
+
+def _converted(gguf: Path) -> Path:
+    """The Transformers folder of a user's GGUF file, converted into the cache once."""
+    header = read_gguf(gguf)
+    status = gguf.stat()
+    identity = f"{gguf.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{CONVERSION}"
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    folder = cache_dir() / "gguf" / f"{gguf.stem}-{key}" / "transformers"
+    with locked(folder.parent, gguf.name):
+        if not (folder / "config.json").is_file():
+            elements = sum(_elements(t.shape) for t in header.tensors)
+            require_space(folder.parent, 2 * elements, f"converting {gguf}")
+            logger.warning("converting %s (once); the result is kept in %s", gguf, folder)
+            convert_gguf(gguf, folder)
+    return folder
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def _check_folder(folder: Path, name: str) -> None:
+    """Refuse a folder that lacks a config, a tokenizer or weights, before Transformers gets to it."""
+    config = folder / "config.json"
+    if not config.is_file():
+        raise ModelError(f"{name} is not a model folder: it has no config.json; give the folder that has it")
+    try:
+        json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{config} is damaged ({error}); download the model again") from None
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        raise ModelError(
+            f"{name} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the tokenizer files of the "
+            "original model into it, or pass (model, tokenizer)"
+        )
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise ModelError(f"{name} has no weights (*.safetensors); download the model again")
+
+
+def _from_pretrained(
+    folder: str, name: str, dtype: torch.dtype, device: torch.device, *, local: bool
+) -> LoadedModel:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = _local_first(AutoConfig.from_pretrained, folder, local=local)
+    except Exception as error:
+        raise _missing(name, error, local=local) from error
+    refuse_unsupported(config, name)
+    try:
+        tokenizer = _load_tokenizer(folder, local=local)
+    except Exception as error:
+        raise ModelError(f"the tokenizer of {name} cannot be loaded: {_first_line(error)}") from error
+    options: dict[str, Any] = {"config": config, "dtype": dtype}
+    if device.type != "cpu":
+        options["device_map"] = {"": device}
+    try:
+        model = _local_first(AutoModelForCausalLM.from_pretrained, folder, local=local, **options)
+    except Exception as error:
+        if _is_memory_error(error):
+            raise ModelError(
+                f"{name} does not fit into memory in {str(dtype).removeprefix('torch.')}; use a smaller model or "
+                "dtype, or another device"
+            ) from error
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}") from error
+    refuse_stateful(model, name)
+    return _describe(model.eval(), tokenizer, name)
+
+
+def _from_objects(pair: tuple[Any, ...]) -> LoadedModel:
+    if len(pair) != 2 or not isinstance(pair[0], torch.nn.Module) or not callable(getattr(pair[1], "decode", None)):
+        raise UsageError(
+            "a ready model is given as (model, tokenizer): a Transformers causal language model and its tokenizer"
+        )
+    model, tokenizer = pair
+    name = getattr(model.config, "_name_or_path", "") or type(model).__name__
+    if model.training:
+        raise UsageError(f"{name} is in training mode; call model.eval() first (it is not changed here)")
+    if model.get_output_embeddings() is None:
+        raise ModelError(f"{name} ({type(model).__name__}) has no LM head; load it with AutoModelForCausalLM")
+    refuse_unsupported(model.config, name)
+    refuse_stateful(model, name)
+    return _describe(model, tokenizer, name)
+
+
+def _describe(model: Any, tokenizer: Any, name: str) -> LoadedModel:
+    weight = model.get_output_embeddings().weight
+    text = model.config.get_text_config()
+    return LoadedModel(
+        model=model,
+        hf_tokenizer=tokenizer,
+        config=text,
+        name=name,
+        stop_ids=_stop_ids(model, tokenizer),
+        max_context=_max_context(text),
+        vocab_size=int(weight.shape[0]),
+        dtype=weight.dtype,
+        device=weight.device,
+    )
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The generation config decides; the config and the tokenizer add what they declare."""
+    found: set[int] = set()
+    for source in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
+        value = getattr(source, "eos_token_id", None)
+        found |= set(value if isinstance(value, (list, tuple)) else [value]) - {None}
+    return frozenset(int(i) for i in found)
+
+
+def _max_context(config: Any) -> int:
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        if isinstance(value := getattr(config, name, None), int) and value > 0:
+            return value
+    logger.warning("the config states no context length; %d is assumed", _DEFAULT_CONTEXT)
+    return _DEFAULT_CONTEXT
+
+
+def _load_tokenizer(folder: str, *, local: bool) -> Any:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if local and _is_plain_fast(Path(folder)):
+        # By its file alone: the class that AutoTokenizer picks by model type may rebuild the pre-tokenizer.
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return _local_first(AutoTokenizer.from_pretrained, folder, local=local)
+
+
+def _is_plain_fast(folder: Path) -> bool:
+    """Whether the tokenizer config asks for no class of its own."""
+    config = folder / "tokenizer_config.json"
+    if not config.is_file() or not (folder / "tokenizer.json").is_file():
+        return False
+    wanted = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+    return wanted in ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+
+def _local_first(load: Any, folder: str, *, local: bool, **options: Any) -> Any:
+    """Load without network if the files are here; a hub id that is not cached may use it."""
+    try:
+        return load(folder, local_files_only=True, **options)
+    except OSError:
+        if local:
+            raise
+        return load(folder, **options)
+
+
+def _missing(name: str, error: Exception, *, local: bool) -> ModelError:
+    if local:
+        return ModelError(f"{name} is not a model that Transformers knows: {_first_line(error)}")
+    return ModelError(
+        f"{name} is neither a local folder or GGUF file, nor a packaged model ({', '.join(PACKAGED)}), nor a hub "
+        f"model that can be had: {_first_line(error)}"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0].rstrip(".:")
+
+
+def _is_memory_error(error: Exception) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    )
+
+
+def _cpu_has_bf16() -> bool:
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return bool(torch.backends.mkldnn.is_available() and supported is not None and supported())
