@@ -21,11 +21,12 @@ from typing import Annotated, Any
 import typer
 
 from anydraft._version import __version__
+from anydraft.cli.check import check
 from anydraft.cli.models import models
 from anydraft.cli.pull import pull
 from anydraft.errors import AnyDraftError
 
-COMMANDS: tuple[Callable[..., None], ...] = (models, pull)
+COMMANDS: tuple[Callable[..., None], ...] = (check, models, pull)
 """In the order of ``--help``."""
 
 _INTERRUPTED = 130

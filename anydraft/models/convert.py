@@ -39,8 +39,7 @@ def convert_gguf(source: str | Path, folder: Path) -> None:
         TokenizerError: a tokenizer that cannot be rebuilt exactly.
     """
     gguf = read_gguf(source)
-    with _failures_named(gguf.path):
-        config = _config(gguf)
+    config = read_config(gguf)
     refuse_unsupported(config, str(gguf.path))
     tokenizer = build_tokenizer(gguf.metadata)
     partial = folder.with_name(folder.name + ".partial")
@@ -82,10 +81,16 @@ def tie_if_equal(model: Any) -> bool:
     return True
 
 
-def _config(gguf: GGUFFile) -> Any:
+def read_config(gguf: GGUFFile) -> Any:
+    """The config of a GGUF file as Transformers reads it, which takes it up to a minute.
+
+    Raises:
+        ModelError: an architecture that its reader does not know.
+    """
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(gguf.path.parent, gguf_file=gguf.path.name, local_files_only=True)
+    with _failures_named(gguf.path):
+        return AutoConfig.from_pretrained(gguf.path.parent, gguf_file=gguf.path.name, local_files_only=True)
 
 
 def _dequantized(gguf: GGUFFile, config: Any) -> Any:

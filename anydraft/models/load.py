@@ -116,14 +116,14 @@ def load_model(
     where = resolve_device(device)
     chosen, reason = resolve_dtype(dtype, where)
     logger.info("%s: loading in %s on %s (%s)", source, chosen, where, reason)
-    folder = _locate(source)
+    folder = locate(source)
     local = isinstance(folder, Path)
     if local:
-        _check_folder(Path(folder), str(source))
+        check_folder(Path(folder), str(source))
     return _from_pretrained(str(folder), str(source), chosen, where, local=local)
 
 
-def _locate(source: str | Path) -> Path | str:
+def locate(source: str | Path) -> Path | str:
     """The local folder that ``source`` names, or a hub id."""
     path = Path(source).expanduser()
     if path.is_dir():
@@ -167,8 +167,8 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-def _check_folder(folder: Path, name: str) -> None:
-    """Refuse a folder that lacks a config, a tokenizer or weights, before Transformers gets to it."""
+def check_folder(folder: Path, name: str, *, weights: bool = True) -> None:
+    """Refuse a folder that lacks a config, a tokenizer or (if asked) weights, before Transformers gets to it."""
     config = folder / "config.json"
     if not config.is_file():
         raise ModelError(f"{name} is not a model folder: it has no config.json; give the folder that has it")
@@ -181,29 +181,48 @@ def _check_folder(folder: Path, name: str) -> None:
             f"{name} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the tokenizer files of the "
             "original model into it, or pass (model, tokenizer)"
         )
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+    if weights and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise ModelError(f"{name} has no weights (*.safetensors); download the model again")
+
+
+def load_config(folder: str, name: str, *, local: bool) -> Any:
+    """The config of a folder or (not ``local``) hub id that the user called ``name``, of a kind that can be
+    served."""
+    from transformers import AutoConfig
+
+    try:
+        config = local_first(AutoConfig.from_pretrained, folder, local=local)
+    except Exception as error:
+        raise _missing(name, error, local=local) from error
+    refuse_unsupported(config, name)
+    return config
+
+
+def load_tokenizer(folder: str, name: str, *, local: bool) -> Any:
+    """The tokenizer of a folder or (not ``local``) hub id that the user called ``name``."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        if local and _is_plain_fast(Path(folder)):
+            # By its file alone: the class that AutoTokenizer picks by model type may rebuild the pre-tokenizer.
+            return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        return local_first(AutoTokenizer.from_pretrained, folder, local=local)
+    except Exception as error:
+        raise ModelError(f"the tokenizer of {name} cannot be loaded: {_first_line(error)}") from error
 
 
 def _from_pretrained(
     folder: str, name: str, dtype: torch.dtype, device: torch.device, *, local: bool
 ) -> LoadedModel:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    try:
-        config = _local_first(AutoConfig.from_pretrained, folder, local=local)
-    except Exception as error:
-        raise _missing(name, error, local=local) from error
-    refuse_unsupported(config, name)
-    try:
-        tokenizer = _load_tokenizer(folder, local=local)
-    except Exception as error:
-        raise ModelError(f"the tokenizer of {name} cannot be loaded: {_first_line(error)}") from error
+    config = load_config(folder, name, local=local)
+    tokenizer = load_tokenizer(folder, name, local=local)
     options: dict[str, Any] = {"config": config, "dtype": dtype}
     if device.type != "cpu":
         options["device_map"] = {"": device}
     try:
-        model = _local_first(AutoModelForCausalLM.from_pretrained, folder, local=local, **options)
+        model = local_first(AutoModelForCausalLM.from_pretrained, folder, local=local, **options)
     except Exception as error:
         if _is_memory_error(error):
             raise ModelError(
@@ -239,15 +258,15 @@ def _describe(model: Any, tokenizer: Any, name: str) -> LoadedModel:
         hf_tokenizer=tokenizer,
         config=text,
         name=name,
-        stop_ids=_stop_ids(model, tokenizer),
-        max_context=_max_context(text),
+        stop_ids=stop_ids(model, tokenizer),
+        max_context=max_context(text),
         vocab_size=int(weight.shape[0]),
         dtype=weight.dtype,
         device=weight.device,
     )
 
 
-def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """The generation config decides; the config and the tokenizer add what they declare."""
     found: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
@@ -256,21 +275,12 @@ def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(int(i) for i in found)
 
 
-def _max_context(config: Any) -> int:
+def max_context(config: Any) -> int:
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
         if isinstance(value := getattr(config, name, None), int) and value > 0:
             return value
     logger.warning("the config states no context length; %d is assumed", _DEFAULT_CONTEXT)
     return _DEFAULT_CONTEXT
-
-
-def _load_tokenizer(folder: str, *, local: bool) -> Any:
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    if local and _is_plain_fast(Path(folder)):
-        # By its file alone: the class that AutoTokenizer picks by model type may rebuild the pre-tokenizer.
-        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    return _local_first(AutoTokenizer.from_pretrained, folder, local=local)
 
 
 def _is_plain_fast(folder: Path) -> bool:
@@ -282,7 +292,7 @@ def _is_plain_fast(folder: Path) -> bool:
     return wanted in ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
-def _local_first(load: Any, folder: str, *, local: bool, **options: Any) -> Any:
+def local_first(load: Any, folder: str, *, local: bool, **options: Any) -> Any:
     """Load without network if the files are here; a hub id that is not cached may use it."""
     try:
         return load(folder, local_files_only=True, **options)
