@@ -1,0 +1,103 @@
+"""The compiled kernels: found beside this file, loaded by ctypes, threaded by torch's own OpenMP runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.machinery
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+FORMATS = {"bf16": 0, "int8": 1, "int4": 2}
+
+
+class WeightStruct(ctypes.Structure):
+    """``linear_weight`` of linear.h."""
+
+    _fields_ = (
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("k_padded", ctypes.c_int64),
+        ("format", ctypes.c_int64),
+        ("weight", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
+        ("minimum", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded kernels, or why there are none."""
+
+    handle: ctypes.CDLL | None
+    reason: str | None
+    simd: str = ""
+
+    def select(self, *, simd: bool) -> str:
+        """Choose between this processor's kernels and the portable ones; returns the name of those chosen."""
+        assert self.handle is not None
+        return str(self.handle.anydraft_select(int(simd)).decode())
+
+
+def _openmp_parallel() -> int | None:
+    """Address of ``GOMP_parallel`` in the OpenMP runtime that torch runs on, or None.
+
+    A second runtime would bring a second set of threads that spin for the same cores. A symbol looked up
+    through torch's library is found in what that library is linked with.
+    """
+    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        function = ctypes.CDLL(str(torch_cpu)).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+@functools.cache
+def load() -> Library:
+    """Load the kernels once; log once if there are none."""
+    folder = Path(__file__).parent
+    paths = [folder / f"_linear{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    path = next((p for p in paths if p.exists()), None)
+    if os.environ.get("ANYDRAFT_KERNELS", "1") == "0":
+        return _without("switched off by ANYDRAFT_KERNELS=0")
+    if path is None:
+        return _without("they were not built (no C compiler when anydraft was installed)")
+    try:
+        handle = ctypes.CDLL(str(path))
+    except OSError as error:
+        return _without(f"{path.name} cannot be loaded: {error}")
+    handle.anydraft_set_parallel.argtypes = [ctypes.c_void_p]
+    handle.anydraft_set_parallel.restype = None
+    handle.anydraft_select.argtypes = [ctypes.c_int]
+    handle.anydraft_select.restype = ctypes.c_char_p
+    pointer = ctypes.c_void_p
+    handle.anydraft_linear.argtypes = [pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
+    handle.anydraft_linear.restype = ctypes.c_int
+    parallel = _openmp_parallel()
+    if parallel is None:
+        logger.warning("the C kernels run in one thread: torch's OpenMP runtime was not found")
+    handle.anydraft_set_parallel(parallel)
+    return Library(handle, None, str(handle.anydraft_select(1).decode()))
+
+
+def _without(reason: str) -> Library:
+    logger.warning("C kernels not used, torch's own operators are: %s", reason)
+    return Library(None, reason)
+
+
+def available() -> bool:
+    """Whether the C kernels can be used on this machine."""
+    return load().handle is not None
+
+
+def unavailable_reason() -> str | None:
+    """Why :func:`available` is False, one line; None if it is True."""
+    return load().reason
