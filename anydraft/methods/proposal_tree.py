@@ -55,7 +55,7 @@ class Psi:
         size = len(strings.bridge.target.tokens[target_id] or b"")
         found = [leaf for leaf in self._leaves if leaf.mass >= epsilon * total]
         for node, masses in self._spread:
-            for d in torch.nonzero(masses >= epsilon * total).flatten().tolist():
+            for d in torch.nonzero((masses >= epsilon * total) & (masses > 0.0)).flatten().tolist():
                 data = strings.bridge.draft.tokens[d]
                 if data:
                     found.append(Node((*node.path, d), node.text + data, float(masses[d])))

@@ -107,7 +107,7 @@ class DraftRace:
         self._noise = noise
         self._target_ids = target_ids.cpu()
         self._all_mapped = bool((self._target_ids >= 0).all())
-        self._size = int(self._target_ids.max()) + 1
+        self._size = max(int(self._target_ids.max()), 0) + 1
 
     def categorical(self, weights: torch.Tensor, stream: Stream, position: int, attempt: int = 0) -> int:
         if stream != "draft":

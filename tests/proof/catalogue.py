@@ -12,6 +12,10 @@ def _sampled(**changes: object) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 3, **changes})  # type: ignore[arg-type]
 
 
+# Vocabularies of 104 ids that differ in one; all but four ids never occur, so that the law stays small.
+_REST = [f"x{n:02d}" for n in range(100)]
+_NEVER = tuple(range(4, 104))
+
 SAME = [
     World("same", ToyTokenizer(["a", "b", "ab"], _END), ToyTokenizer(["a", "b", "ab"], _END), seed=1),
     World(
@@ -23,8 +27,10 @@ SAME = [
     ),
     World(
         "one id differs, cold draft",
-        ToyTokenizer(["a", "b", "ab", "c"]),
-        ToyTokenizer(["a", "b", "ab", "d"]),
+        ToyTokenizer(["a", "b", "ab", "c", *_REST]),
+        ToyTokenizer(["a", "b", "ab", "d", *_REST]),
+        forbidden=_NEVER,
+        forbidden_drafts=_NEVER,
         draft_temperature=0.5,
         seed=3,
     ),
@@ -174,3 +180,10 @@ DISJOINT = [
 """Vocabularies that share no text token."""
 
 WORLDS = [*SAME, *SHARED, *DISJOINT]
+
+STRINGS = [world for world in WORLDS if world.name != "no text in common"]
+"""Where some text of the draft begins with a token of the target."""
+
+
+def world_named(name: str) -> World:
+    return next(world for world in WORLDS if world.name == name)

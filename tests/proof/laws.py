@@ -139,14 +139,18 @@ def take_step(
         )
     else:
         verdict = rule(target_rows(world, output, ids), proposal, noise, len(output))
-    emitted: tuple[int, ...] = ()
-    for token in verdict.token_ids:
-        emitted = (*emitted, token)
-        if finished(world, (*output, *emitted)):
-            break
+    emitted = until_finished(world, output, verdict.token_ids)
     if proposer is not None:
         proposer.observe(emitted)
     return emitted, verdict.num_accepted
+
+
+def until_finished(world: World, output: tuple[int, ...], token_ids: Sequence[int]) -> tuple[int, ...]:
+    """The part of a block that comes out: up to the token that ends the request."""
+    for size in range(1, len(token_ids)):
+        if finished(world, (*output, *token_ids[:size])):
+            return tuple(token_ids[:size])
+    return tuple(token_ids)
 
 
 def finished(world: World, output: Sequence[int]) -> bool:

@@ -185,6 +185,8 @@ class World:
     """Whether proposals are capped by the remaining budget; else blocks end in the middle."""
     forbidden: tuple[int, ...] = ()
     """Target ids of probability 0."""
+    forbidden_drafts: tuple[int, ...] = ()
+    """Draft ids of probability 0."""
 
     @cached_property
     def bridge(self) -> Bridge:
@@ -197,7 +199,8 @@ class World:
 
     @cached_property
     def draft_table(self) -> Table:
-        return Table(len(self.draft.vocabulary) + 2, 2 * self.seed + 2)
+        size = len(self.draft.vocabulary) + 2
+        return Table(size, 2 * self.seed + 2, forbidden=self.forbidden_drafts)
 
     @cached_property
     def prompt_ids(self) -> tuple[int, ...]:

@@ -1,0 +1,50 @@
+"""The methods under proof, made for a world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from anydraft.methods.base import DraftSettings, Method
+from anydraft.methods.lookup import Lookup
+from anydraft.methods.slem import SLEM
+from anydraft.methods.slrs import SLRS
+from anydraft.methods.standard import Standard
+from anydraft.methods.tli import TLI
+from tests.proof.worlds import World
+
+Make = Callable[[World], Method]
+
+
+def settings(world: World) -> DraftSettings:
+    return DraftSettings(world.num_speculative_tokens, world.draft_temperature, world.min_confidence)
+
+
+def standard(world: World) -> Method:
+    return Standard(world.bridge, world.draft, world.target_table.vocab_size, settings(world))
+
+
+def tli(world: World) -> Method:
+    return TLI(world.bridge, world.draft, world.target_table.vocab_size, settings(world))
+
+
+def slem(world: World) -> Method:
+    return SLEM(world.bridge, world.target, world.draft, settings(world))
+
+
+def lookup(world: World) -> Method:
+    return Lookup(world.num_speculative_tokens, min_ngram=1, stop_ids=world.stop_ids)
+
+
+def slrs(world: World, epsilon: float = 0.05, max_rows: int = 6) -> Method:
+    chosen = replace(settings(world), extra={"epsilon": epsilon, "max_rows": max_rows})
+    return SLRS(world.bridge, world.draft, world.target_table.vocab_size, chosen)
+
+
+def slrs_whole(world: World) -> Method:
+    """Trees that are never cut."""
+    return slrs(world, epsilon=0.0, max_rows=1000)
+
+
+def slrs_two_rows(world: World) -> Method:
+    return slrs(world, epsilon=0.15, max_rows=2)
