@@ -20,6 +20,7 @@ import torch
 from anydraft.errors import ModelError
 from anydraft.models.architecture import refuse_unsupported
 from anydraft.models.gguf_file import GGUFFile, read_gguf
+from anydraft.models.gguf_rope import restore_rope_scaling
 from anydraft.models.gguf_tokenizer import build_tokenizer, stop_token_ids
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,9 @@ def read_config(gguf: GGUFFile) -> Any:
     from transformers import AutoConfig
 
     with _failures_named(gguf.path):
-        return AutoConfig.from_pretrained(gguf.path.parent, gguf_file=gguf.path.name, local_files_only=True)
+        config = AutoConfig.from_pretrained(gguf.path.parent, gguf_file=gguf.path.name, local_files_only=True)
+        restore_rope_scaling(config, gguf)
+        return config
 
 
 def _dequantized(gguf: GGUFFile, config: Any) -> Any:

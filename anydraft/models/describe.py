@@ -17,6 +17,7 @@ from anydraft.models.architecture import refuse_unsupported
 from anydraft.models.convert import read_config
 from anydraft.models.gguf_file import GGUFFile, read_gguf
 from anydraft.models.gguf_tokenizer import build_tokenizer, stop_token_ids
+from anydraft.models.locate import check_folder, locate
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +58,15 @@ def describe_model(source: str | Path) -> ModelInfo:
     path = Path(source).expanduser()
     if path.suffix == ".gguf" or path.is_file():
         return _from_gguf(read_gguf(path), str(source))
-    return _from_folder(load.locate(source), str(source))
+    return _from_folder(locate(source), str(source))
 
 
 def _from_folder(folder: Path | str, name: str) -> ModelInfo:
     """``folder`` is a Path, or a str for a hub id."""
     local = isinstance(folder, Path)
-    if isinstance(folder, Path):
-        load.check_folder(folder, name, weights=False)
     config = load.load_config(str(folder), name, local=local)
+    if isinstance(folder, Path):
+        check_folder(folder, name, weights=False)
     tokenizer = load.load_tokenizer(str(folder), name, local=local)
     generation = _generation_config(str(folder), local=local)
     text = config.get_text_config()

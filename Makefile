@@ -1,0 +1,38 @@
+# make demo: everything from nothing to a generation. make test: lint, types and all tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types unit clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	$(BIN)/anydraft pull smollm2-135m-instruct qwen2.5-coder-1.5b-instruct
+	$(BIN)/python examples/demo.py
+
+test: lint types unit
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+unit: $(VENV)/dev
+	$(BIN)/python -m pytest -q
+
+# A changed pyproject makes the venv anew, so that a dependency that went away cannot linger.
+$(VENV)/installed: pyproject.toml setup.py scripts/install_torch.sh
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	scripts/install_torch.sh $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
