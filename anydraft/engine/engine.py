@@ -17,7 +17,7 @@ from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler, Verification
 from anydraft.errors import AnyDraftError, UsageError
 from anydraft.methods.base import Prompt
-from anydraft.rules.noise import KeyedNoise
+from anydraft.rules.noise import CoupledNoise, KeyedNoise
 from anydraft.rules.params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ class Engine:
     ) -> None:
         if max_num_seqs < 1:
             raise UsageError(f"max_num_seqs={max_num_seqs} must be at least 1")
+        if verification not in ("rejection", "block", "coupled"):
+            raise UsageError(f"verification={verification!r} is unknown; choose rejection, block or coupled")
         self.pair = Pair(
             target,
             draft,
@@ -71,6 +73,7 @@ class Engine:
             device=device,
             draft_temperature=draft_temperature,
         )
+        self._coupled = verification == "coupled"
         sampler = Sampler(self.pair.target_vocabulary, verification)
         self.core = EngineCore(self.pair.runner, self.pair.backend, sampler, max_num_seqs)
         self._counter = itertools.count()
@@ -162,7 +165,8 @@ class Engine:
                 f"{pair.target.max_context}; shorten it to at most {pair.target.max_context - 1}"
             )
         self._check_ids(params)
-        noise = KeyedNoise(params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "big"))
+        seed = params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "big")
+        noise = CoupledNoise(seed) if self._coupled else KeyedNoise(seed)
         own_ids = draft_chat_ids(pair.draft, item) if chat and pair.draft is not None else None
         stop_ids = frozenset() if params.ignore_eos else pair.target.stop_ids
         request = Request(
@@ -176,6 +180,7 @@ class Engine:
                     draft_ids=own_ids,
                     temperature=0.0 if params.greedy else params.temperature,
                     noise=noise,
+                    draft_temperature=params.draft_temperature,
                 )
             ),
             detokenizer=Detokenizer(
