@@ -61,8 +61,6 @@ class Engine:
     ) -> None:
         if max_num_seqs < 1:
             raise UsageError(f"max_num_seqs={max_num_seqs} must be at least 1")
-        if verification not in ("rejection", "block", "coupled"):
-            raise UsageError(f"verification={verification!r} is unknown; choose rejection, block or coupled")
         self.pair = Pair(
             target,
             draft,
