@@ -9,7 +9,8 @@ import typer
 
 def models(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """List the packaged models and whether they are in the cache."""
-    from anydraft.cli.output import markdown_table, print_json, print_text
+    from anydraft.bench.markdown import table
+    from anydraft.cli.output import print_json, print_text
     from anydraft.models.cache import gigabytes
     from anydraft.models.download import is_cached, model_folder
     from anydraft.models.packaged import PACKAGED
@@ -47,4 +48,4 @@ def models(json: Annotated[bool, typer.Option("--json", help="Print one JSON obj
         )
         for m in PACKAGED.values()
     ]
-    print_text(markdown_table(header, rows))
+    print_text(table(header, rows))

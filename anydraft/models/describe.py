@@ -91,7 +91,6 @@ def count_parameters(config: Any) -> int | None:
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-            model.tie_weights()
     except Exception as error:  # an architecture's own code may raise anything
         logger.info("the parameters of a %s cannot be counted: %s", config.model_type, error)
         return None

@@ -53,6 +53,23 @@ def test_an_empty_text_is_one_token_a_call():
     assert of("", letters, letters).token_rule == 1.0
 
 
+def test_a_translation_leans_on_what_stands_before_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
+    tails = []
+
+    class Silent:
+        def __init__(self, *given: object) -> None:
+            pass
+
+        def translate(self, tail: list[int], draft_ids: list[int]) -> list[int]:
+            tails.append(list(tail))
+            return []
+
+    monkeypatch.setattr("anydraft.bench.best_case.Translator", Silent)
+    letters = Pieces("a", "b")
+    assert of("abbab", letters, letters).string_rule == 1.0
+    assert tails == [[], [0], [0, 1], [0, 1, 1], [0, 1, 1, 0]]
+
+
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=80)
 
 

@@ -92,6 +92,24 @@ def test_different_vocabularies_are_translated_as_text():
     assert (report.target.bos, report.draft.bos) == (None, "<bos>")
 
 
+def test_the_reason_gives_the_ceilings_of_both_rules():
+    report = different()
+    strings = sum(t.best.string_rule for t in report.texts) / 2
+    tokens = sum(t.best.token_rule for t in report.texts) / 2
+    assert strings > tokens
+    assert (
+        f"{strings:.1f} target tokens a call by text (slem) and {tokens:.1f} by tokens (tli)"
+        in report.advice.why
+    )
+
+
+def test_rows_that_only_fill_up_the_vocabulary_stand_for_nothing():
+    filled = bytes_only("aab")
+    filled.add_tokens(["<unused1>", "<unused2>"], special_tokens=True)
+    report = check(info(filled, vocab_size=len(filled) + 3), info(bytes_only("ccd")), TEXTS)
+    assert report.target.padded_rows == 5
+
+
 def test_control_tokens_meet_by_role():
     controls = {c.target: c for c in different().controls}
     assert (controls["<|im_end|>"].draft, controls["<|im_end|>"].meeting) == ("<end_of_turn>", "by role")
