@@ -6,8 +6,11 @@ setup(
     ext_modules=[
         Extension(
             "anydraft.kernels._linear",
-            sources=["anydraft/kernels/linear.c"],
-            depends=[f"anydraft/kernels/{name}.h" for name in ("linear", "avx2", "portable")],
+            sources=[f"anydraft/kernels/{name}.c" for name in ("linear", "decoder", "decoder_avx2")],
+            depends=[
+                f"anydraft/kernels/{name}.h"
+                for name in ("linear", "avx2", "portable", "decoder", "decoder_layer")
+            ],
             # No contraction: a product and a sum must round alike in every tile.
             extra_compile_args=[
                 "-O3",

@@ -81,6 +81,8 @@ def load() -> Library:
     pointer = ctypes.c_void_p
     handle.anydraft_linear.argtypes = [pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
     handle.anydraft_linear.restype = ctypes.c_int
+    handle.anydraft_decoder_forward.argtypes = [pointer, pointer, pointer, ctypes.c_int]
+    handle.anydraft_decoder_forward.restype = ctypes.c_int
     parallel = _openmp_parallel()
     if parallel is None:
         logger.warning("the C kernels run in one thread: torch's OpenMP runtime was not found")

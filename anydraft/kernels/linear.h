@@ -6,6 +6,7 @@
 #ifndef ANYDRAFT_LINEAR_H
 #define ANYDRAFT_LINEAR_H
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -26,35 +27,47 @@ typedef struct {
     const float *bias;
 } linear_weight;
 
-/* One call. Activations as the format wants them:
- *   bf16: float32, of each 16 the 8 even ones, then the 8 odd ones; rows of x_stride, zero-padded.
- *   int8, int4: int16 with one scale for each 64, and (int4) the sum of each 32; rows of k_padded. */
+/* One call. The m activation rows are cut into `tiles` runs of equal length or one less; the rows of a tile
+ * lie interleaved, so that a tile reads its activations in one ascending run:
+ *   bf16: float32 [stride / 16 steps][rows of the tile][16]; of each 16 the 8 even ones, then the 8 odd ones.
+ *   int8, int4: int16 [stride / 64 steps][rows of the tile][64], x_scale float32 [steps][rows], and for int4
+ *         x_sum, the sum of each 32, float32 [groups / 8][rows][8]. */
 typedef struct {
     const linear_weight *w;
-    int64_t m, x_stride, groups; /* groups: see linear_weight */
-    const void *x;
-    const float *x_scale, *x_sum;
+    const void *source; /* [m, k] contiguous, bf16 or float32 as y */
     void *y;
-    int y_is_bf16;
-    int64_t chunk;       /* weight rows that a thread claims at once */
-    atomic_int_fast64_t next; /* the first unclaimed weight row */
+    int is_bf16;
+    int64_t m, tiles, stride, groups;
+    void *x;
+    float *x_scale, *x_sum;
+    int64_t chunk;            /* weight rows that a thread claims at once */
+    atomic_int_fast64_t next; /* the first unclaimed row */
 } linear_job;
 
-/* Computes weight rows n.. for activation rows m.. (how many is the tile's own shape). While it reads, it
- * prefetches from `ahead` on: for every `interval` cache lines that it has read of each of its weight rows,
- * as many lines as it has weight rows. */
+/* First row of a tile; that of tile + 1 is its end. */
+static inline int64_t tile_start(const linear_job *job, int64_t tile) {
+    const int64_t extra = job->m % job->tiles;
+    return tile * (job->m / job->tiles) + (tile < extra ? tile : extra);
+}
+
+/* Computes weight rows n.. for the tile that starts at activation row m. While it reads, it prefetches from
+ * `ahead` on: for every `interval` cache lines that it has read of each of its weight rows, as many lines as
+ * it has weight rows. */
 typedef void (*tile_fn)(const linear_job *job, int64_t n, int64_t m, const char *ahead, int interval);
 
-/* Tiles for 1 .. TILE_MAX activation rows. More rows are cut into tiles of `most` or one less. */
+/* Packs `rows` activation rows from row m on, one tile. */
+typedef void (*pack_fn)(const linear_job *job, int64_t m, int64_t rows);
+
 enum { TILE_MAX = 8 };
 typedef struct {
-    int single; /* the most rows that one tile takes alone */
-    int most;
+    pack_fn pack;
+    int single; /* the most activation rows that one tile takes */
+    int most;   /* the most of each, if there are several tiles */
     struct {
         int rows;
-        tile_fn many, one; /* `rows` weight rows, one weight row */
-    } tile[TILE_MAX + 1];
-} tile_set;
+        tile_fn many, one; /* for `rows` weight rows, for one weight row */
+    } tile[TILE_MAX + 1]; /* by activation rows */
+} kernel;
 
 static inline float bf16_to_float(uint16_t v) {
     uint32_t bits = (uint32_t)v << 16;
@@ -71,11 +84,28 @@ static inline uint16_t float_to_bf16(float f) {
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+static inline float source_value(const linear_job *job, int64_t m, int64_t k) {
+    const int64_t i = m * job->w->k + k;
+    return job->is_bf16 ? bf16_to_float(((const uint16_t *)job->source)[i]) : ((const float *)job->source)[i];
+}
+
 static inline void store_output(const linear_job *job, int64_t m, int64_t n, float value) {
     const linear_weight *w = job->w;
     if (w->bias) value += w->bias[n];
-    if (job->y_is_bf16) ((uint16_t *)job->y)[m * w->n + n] = float_to_bf16(value);
+    if (job->is_bf16) ((uint16_t *)job->y)[m * w->n + n] = float_to_bf16(value);
     else ((float *)job->y)[m * w->n + n] = value;
+}
+
+/* Scale of a group of activations whose greatest magnitude has these bits, and what brings them to int16.
+ * A group with a value that is not finite gets NaN, and so its outputs are. */
+static inline float group_scale(int32_t highest, float *to_integer) {
+    float limit;
+    memcpy(&limit, &highest, sizeof limit);
+    *to_integer = 0;
+    if (highest >= 0x7f800000) return NAN;
+    if (limit < 1e-30f) return 0;
+    *to_integer = 32767.0f / limit;
+    return limit / 32767.0f;
 }
 
 #endif

@@ -83,8 +83,14 @@ class PackedLinear(nn.Module):
             return PackedLinear(weight, bias, self.weight_format)
         return PackedLinear(self.quantized().rows(ids), bias, self.weight_format)
 
-    def _describe(self, first: torch.Tensor) -> None:
-        """Fill the struct that the kernel reads; again whenever the weight has moved."""
+    def describe(self) -> WeightStruct:
+        """The struct that the C code reads; valid while this layer lives and its weight stays where it is."""
+        first = cast(torch.Tensor, self.weight) if self.weight_format == "bf16" else self.codes
+        if first.data_ptr() != self._address:
+            self._fill(first)
+        return self._struct
+
+    def _fill(self, first: torch.Tensor) -> None:
         if not first.is_contiguous() or first.device.type != "cpu":
             raise UsageError(
                 f"the kernels need a contiguous weight on the CPU, got {first.device}, strides {first.stride()}"
@@ -103,9 +109,7 @@ class PackedLinear(nn.Module):
         is_bf16 = x.dtype == torch.bfloat16
         if not is_bf16 and x.dtype != torch.float32:
             raise UsageError(f"the kernels take bfloat16 or float32 activations, got {x.dtype}")
-        first = cast(torch.Tensor, self.weight) if self.weight_format == "bf16" else self.codes
-        if first.data_ptr() != self._address:
-            self._describe(first)
+        self.describe()
         if x.shape[-1] != self.in_features:
             raise UsageError(f"this layer takes {self.in_features} features, got {tuple(x.shape)}")
         x = x.contiguous()

@@ -1,27 +1,59 @@
-/* One output at a time in plain C, for processors without a kernel of their own. */
+/* Plain C, one output at a time, for processors without a kernel of their own. */
+
+static void portable_pack_floats(const linear_job *job, int64_t m0, int64_t rows) {
+    for (int64_t m = 0; m < rows; m++)
+        for (int64_t s = 0; s < job->stride; s += 16) {
+            float *x = (float *)job->x + m0 * job->stride + s * rows + m * 16;
+            for (int64_t i = 0; i < 16; i++)
+                x[i % 2 * 8 + i / 2] = s + i < job->w->k ? source_value(job, m0 + m, s + i) : 0;
+        }
+}
+
+static void portable_pack_integers(const linear_job *job, int64_t m0, int64_t rows) {
+    const int64_t steps = job->stride / 64;
+    if (job->x_sum) memset(job->x_sum + m0 * job->groups, 0, (size_t)(rows * job->groups) * sizeof(float));
+    for (int64_t m = 0; m < rows; m++)
+        for (int64_t s = 0; s < steps; s++) {
+            float value[64], to_integer;
+            int32_t highest = 0, sum[2] = {0, 0};
+            for (int64_t i = 0; i < 64; i++) {
+                int32_t bits;
+                value[i] = 64 * s + i < job->w->k ? source_value(job, m0 + m, 64 * s + i) : 0;
+                memcpy(&bits, value + i, sizeof bits);
+                bits &= 0x7fffffff; /* ordered like the magnitudes, NaN above infinity */
+                if (bits > highest) highest = bits;
+            }
+            const float scale = group_scale(highest, &to_integer);
+            int16_t *x = (int16_t *)job->x + m0 * job->stride + 64 * (s * rows + m);
+            for (int i = 0; i < 64; i++) {
+                x[i] = to_integer == 0 ? 0 : (int16_t)lrintf(value[i] * to_integer);
+                sum[i / 32] += x[i];
+            }
+            job->x_scale[m0 * steps + s * rows + m] = scale;
+            for (int64_t g = 2 * s; job->x_sum && g < 2 * s + 2; g++)
+                job->x_sum[m0 * job->groups + (g / 8 * rows + m) * 8 + g % 8] = (float)sum[g % 2] * scale;
+        }
+}
 
 static float portable_sum(const float v[8]) {
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
 static float half_to_float(uint16_t half) {
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 31u;
-    const uint32_t mantissa = half & 0x3ffu;
-    uint32_t bits = sign | (exponent + 112) << 23 | mantissa << 13;
+    const uint32_t exponent = (half >> 10) & 31u, mantissa = half & 0x3ffu;
     float value;
-    if (exponent == 31) bits = sign | 0x7f800000u | mantissa << 13;
-    if (exponent == 0) {
-        value = (float)mantissa * 0x1p-24f;
-        return sign ? -value : value;
+    if (exponent == 0) value = (float)mantissa * 0x1p-24f;
+    else {
+        const uint32_t bits = (exponent == 31 ? 255u : exponent + 112) << 23 | mantissa << 13;
+        memcpy(&value, &bits, sizeof value);
     }
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    return half & 0x8000u ? -value : value;
 }
 
 static void portable_bf16(const linear_job *job, int64_t n, int64_t m, const char *ahead, int interval) {
     const int64_t k = job->w->k;
     const uint16_t *w = (const uint16_t *)job->w->weight + n * k;
-    const float *x = (const float *)job->x + m * job->x_stride;
+    const float *x = (const float *)job->x + m * job->stride;
     float sum[8] = {0};
     (void)ahead, (void)interval;
     for (int64_t s = 0; s < k / 16 * 16; s += 16)
@@ -33,21 +65,21 @@ static void portable_bf16(const linear_job *job, int64_t n, int64_t m, const cha
 }
 
 static void portable_int8(const linear_job *job, int64_t n, int64_t m, const char *ahead, int interval) {
-    const int64_t k = job->w->k_padded, groups = k / 64;
+    const int64_t k = job->stride, steps = k / 64;
     const int8_t *w = (const int8_t *)job->w->weight + n * k;
     const int16_t *x = (const int16_t *)job->x + m * k;
     float sum = 0;
     (void)ahead, (void)interval;
-    for (int64_t g = 0; g < groups; g++) {
+    for (int64_t s = 0; s < steps; s++) {
         int32_t dot = 0;
-        for (int i = 0; i < 64; i++) dot += (int32_t)w[64 * g + i] * x[64 * g + i];
-        sum += (float)dot * job->x_scale[m * groups + g];
+        for (int i = 0; i < 64; i++) dot += (int32_t)w[64 * s + i] * x[64 * s + i];
+        sum += (float)dot * job->x_scale[m * steps + s];
     }
     store_output(job, m, n, sum * ((const float *)job->w->scale)[n]);
 }
 
 static void portable_int4(const linear_job *job, int64_t n, int64_t m, const char *ahead, int interval) {
-    const int64_t k = job->w->k_padded, groups = job->groups;
+    const int64_t k = job->stride, groups = job->groups;
     const uint8_t *w = (const uint8_t *)job->w->weight + n * (k / 2);
     const uint16_t *scale = (const uint16_t *)job->w->scale + n * groups;
     const uint16_t *minimum = (const uint16_t *)job->w->minimum + n * groups;
@@ -66,8 +98,8 @@ static void portable_int4(const linear_job *job, int64_t n, int64_t m, const cha
     store_output(job, m, n, sum);
 }
 
-static const tile_set PORTABLE_TILES[3] = {
-    {1, 1, {{0, 0, 0}, {1, portable_bf16, portable_bf16}}},
-    {1, 1, {{0, 0, 0}, {1, portable_int8, portable_int8}}},
-    {1, 1, {{0, 0, 0}, {1, portable_int4, portable_int4}}},
+static const kernel PORTABLE[3] = {
+    {portable_pack_floats, 1, 1, {{0, 0, 0}, {1, portable_bf16, portable_bf16}}},
+    {portable_pack_integers, 1, 1, {{0, 0, 0}, {1, portable_int8, portable_int8}}},
+    {portable_pack_integers, 1, 1, {{0, 0, 0}, {1, portable_int4, portable_int4}}},
 };

@@ -1,0 +1,84 @@
+"""A target and what drafts for it: loaded, bridged, with the method that suits them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from anydraft.errors import UsageError
+from anydraft.methods.base import DraftBackend, DraftSettings, Method, Prompt, Proposer
+from anydraft.methods.select import make_method
+from anydraft.models.draft import ModelDraft
+from anydraft.models.load import LoadedModel, load_model
+from anydraft.models.runner import ModelRunner
+from anydraft.vocab.bridge import Bridge
+from anydraft.vocab.readers import read_tokenizer
+from anydraft.vocab.tokenizer import Tokenizer
+from anydraft.vocab.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+
+class Pair:
+    """Loads both sides of a pair and chooses the method; see :class:`~anydraft.engine.engine.Engine`."""
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any,
+        *,
+        method: str,
+        num_speculative_tokens: int | None,
+        dtype: str | None,
+        draft_dtype: str | None,
+        device: str | None,
+        draft_temperature: float | None,
+    ) -> None:
+        if num_speculative_tokens is not None and num_speculative_tokens < 1:
+            raise UsageError(
+                f"num_speculative_tokens={num_speculative_tokens} must be at least 1; to run without drafts use "
+                "method='none'"
+            )
+        self.target: LoadedModel = load_model(target, dtype=dtype, device=device)
+        self.tokenizer: Tokenizer = read_model_tokenizer(self.target)
+        self.draft: LoadedModel | None = None
+        self.backend: DraftBackend | None = None
+        if draft is not None and method not in ("none", "lookup"):
+            self._load_draft(draft, draft_dtype or dtype, device)
+        self.bridge = (
+            Bridge(self.tokenizer.vocabulary, self.backend.tokenizer.vocabulary) if self.backend else None
+        )
+        self.runner = ModelRunner(self.target.model, self.target.max_context)
+        self._method: Method | None = make_method(
+            method,
+            target_tokenizer=self.tokenizer,
+            target_vocab_size=self.runner.vocab_size,
+            draft_tokenizer=self.backend.tokenizer if self.backend else None,
+            bridge=self.bridge,
+            num_speculative_tokens=num_speculative_tokens,
+            settings=DraftSettings(draft_temperature=draft_temperature),
+        )
+
+    def _load_draft(self, draft: Any, dtype: str | None, device: str | None) -> None:
+        if hasattr(draft, "answer") and hasattr(draft, "tokenizer"):
+            self.backend = draft
+            return
+        self.draft = load_model(draft, dtype=dtype, device=device)
+        runner = ModelRunner(self.draft.model, self.draft.max_context)
+        self.backend = ModelDraft(runner, read_model_tokenizer(self.draft))
+
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        return self.tokenizer.vocabulary
+
+    @property
+    def method_name(self) -> str:
+        return self._method.name if self._method else "none"
+
+    def start(self, prompt: Prompt) -> Proposer | None:
+        return self._method.start(prompt) if self._method else None
+
+
+def read_model_tokenizer(model: LoadedModel) -> Tokenizer:
+    """The bytes of a loaded model's vocabulary."""
+    return read_tokenizer(model.hf_tokenizer, stop_ids=model.stop_ids)
