@@ -73,7 +73,7 @@ static parallel_fn run_parallel;
 
 EXPORT void anydraft_set_parallel(parallel_fn run) { run_parallel = run; }
 
-static void run(void (*body)(void *), void *argument, int threads) {
+EXPORT void anydraft_parallel(void (*body)(void *), void *argument, int threads) {
     if (threads > 1 && run_parallel) run_parallel(body, argument, (unsigned)threads, 0);
     else pool_run(body, argument, threads);
 }
@@ -94,8 +94,8 @@ EXPORT const char *anydraft_select(int allow_simd) {
     return "portable";
 }
 
-/* y [m, n] = x [m, k] @ weight [n, k]^T + bias; x and y contiguous, both bf16 or both float32.
- * Returns 0, or 1 if memory ran out. */
+EXPORT int anydraft_simd(void) { return kernels != PORTABLE; }
+
 EXPORT int anydraft_linear(const linear_weight *w, const void *x, void *y, int64_t m, int is_bf16, int threads) {
     if (m <= 0) return 0;
     const int integers = w->format != FORMAT_BF16;
@@ -113,14 +113,14 @@ EXPORT int anydraft_linear(const linear_weight *w, const void *x, void *y, int64
     job.x = buffer;
     job.x_scale = (float *)((char *)buffer + x_bytes);
     job.x_sum = sums ? job.x_scale + scales : 0;
-    run(pack, &job, m * w->k >= PARALLEL_PACK ? threads : 1);
+    anydraft_parallel(pack, &job, m * w->k >= PARALLEL_PACK ? threads : 1);
 
     const int64_t share = (w->n / (4 * (threads > 0 ? threads : 1)) + 11) / 12 * 12;
     job.chunk = CHUNK_BYTES / row_bytes(w) / 12 * 12;
     if (job.chunk > share) job.chunk = share;
     if (job.chunk < MIN_CHUNK) job.chunk = MIN_CHUNK;
     atomic_store(&job.next, 0);
-    run(multiply, &job, w->n > job.chunk ? threads : 1);
+    anydraft_parallel(multiply, &job, w->n > job.chunk ? threads : 1);
     free(buffer);
     return 0;
 }

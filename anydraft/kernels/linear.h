@@ -27,6 +27,16 @@ typedef struct {
     const float *bias;
 } linear_weight;
 
+/* y [m, n] = x [m, k] @ weight [n, k]^T + bias; x and y contiguous, both bf16 or both float32.
+ * Returns 0, or 1 if memory ran out. */
+int anydraft_linear(const linear_weight *w, const void *x, void *y, int64_t m, int is_bf16, int threads);
+
+/* body(argument) in the caller and in up to threads - 1 others at once; they share out the work themselves. */
+void anydraft_parallel(void (*body)(void *), void *argument, int threads);
+
+/* Whether the kernels in use are those for AVX2. */
+int anydraft_simd(void);
+
 /* One call. The m activation rows are cut into `tiles` runs of equal length or one less; the rows of a tile
  * lie interleaved, so that a tile reads its activations in one ascending run:
  *   bf16: float32 [stride / 16 steps][rows of the tile][16]; of each 16 the 8 even ones, then the 8 odd ones.
