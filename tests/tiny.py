@@ -52,7 +52,9 @@ def sentencepiece_like(vocab_size: int = 500) -> Any:
     seed = Tokenizer(models.BPE())
     seed.normalizer = normalizers.Replace(" ", "▁")
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(byte_tokens) - len(specials), special_tokens=["<unk>"], show_progress=False
+        vocab_size=vocab_size - len(byte_tokens) - len(specials),
+        special_tokens=["<unk>"],
+        show_progress=False,
     )
     # Words only: pieces do not span several words in SentencePiece vocabularies.
     seed.train_from_iterator((w for text in CORPUS for w in text.replace(" ", "| ").split("|")), trainer)

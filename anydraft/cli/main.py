@@ -24,9 +24,10 @@ from anydraft._version import __version__
 from anydraft.cli.check import check
 from anydraft.cli.models import models
 from anydraft.cli.pull import pull
+from anydraft.cli.run import run
 from anydraft.errors import AnyDraftError
 
-COMMANDS: tuple[Callable[..., None], ...] = (check, models, pull)
+COMMANDS: tuple[Callable[..., None], ...] = (run, check, models, pull)
 """In the order of ``--help``."""
 
 _INTERRUPTED = 130

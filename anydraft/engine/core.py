@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -17,8 +17,8 @@ from anydraft.engine.outputs import Delta
 from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler
 from anydraft.errors import AnyDraftError
-from anydraft.methods.base import EMPTY, DraftBackend, Proposal, drive
-from anydraft.models.runner import ModelRunner
+from anydraft.methods.base import EMPTY, DraftBackend, Proposal, ProposalGenerator, drive
+from anydraft.models.select import Runner
 from anydraft.rules.verify import Verdict
 
 
@@ -33,7 +33,7 @@ class EngineCore:
     """
 
     def __init__(
-        self, target: ModelRunner, draft: DraftBackend | None, sampler: Sampler, max_num_seqs: int
+        self, target: Runner, draft: DraftBackend | None, sampler: Sampler, max_num_seqs: int
     ) -> None:
         self._target = target
         self._draft = draft
@@ -92,7 +92,7 @@ class EngineCore:
 
     def _propose(self) -> list[Proposal]:
         started = time.perf_counter()
-        generators = {
+        generators: dict[Hashable, ProposalGenerator] = {
             request.id: request.proposer.propose(request.room_for_proposal)
             for request in self._running
             if request.proposer is not None

@@ -17,6 +17,7 @@ from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler, Verification
 from anydraft.errors import AnyDraftError, UsageError
 from anydraft.methods.base import Prompt
+from anydraft.models.select import Quantization
 from anydraft.rules.noise import CoupledNoise, KeyedNoise
 from anydraft.rules.params import SamplingParams
 
@@ -37,6 +38,7 @@ class Engine:
         verification: how sampled proposals that carry a q are verified: "rejection", "block" or "coupled".
         dtype: of the target: "float32", "bfloat16", "float16"; None chooses by the machine.
         draft_dtype: of the draft; None: like ``dtype``.
+        draft_quantization: of the draft's weights: "int8", "int4", "none", or "auto": where it is faster.
         device: where both run; None: the GPU if there is one.
         draft_temperature: of sampled drafts; None: the method's own choice. Changes acceptance only.
         max_num_seqs: requests that run at once; more wait.
@@ -55,6 +57,7 @@ class Engine:
         verification: Verification = "rejection",
         dtype: str | None = None,
         draft_dtype: str | None = None,
+        draft_quantization: Quantization = "auto",
         device: str | None = None,
         draft_temperature: float | None = None,
         max_num_seqs: int = 16,
@@ -68,6 +71,7 @@ class Engine:
             num_speculative_tokens=num_speculative_tokens,
             dtype=dtype,
             draft_dtype=draft_dtype,
+            draft_quantization=draft_quantization,
             device=device,
             draft_temperature=draft_temperature,
         )
@@ -197,7 +201,9 @@ class Engine:
         for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
             bad = [i for i in getattr(params, name) or () if not 0 <= i < size]
             if bad:
-                raise UsageError(f"{name} names id {bad[0]}, but {self.pair.target.name} has ids 0 to {size - 1}")
+                raise UsageError(
+                    f"{name} names id {bad[0]}, but {self.pair.target.name} has ids 0 to {size - 1}"
+                )
 
     @staticmethod
     def _items(prompts: Any, messages: Sequence[Conversation] | None) -> list[Any]:
@@ -205,7 +211,9 @@ class Engine:
             raise UsageError("give either prompts or messages=[conversation, ...]")
         if messages is not None:
             if messages and isinstance(messages[0], dict):
-                raise UsageError("messages is a list of conversations, each a list of messages: messages=[[...]]")
+                raise UsageError(
+                    "messages is a list of conversations, each a list of messages: messages=[[...]]"
+                )
             return list(messages)
         return [prompts] if isinstance(prompts, str) else list(prompts)
 
@@ -216,5 +224,7 @@ class Engine:
         if params is None or isinstance(params, SamplingParams):
             return [params or SamplingParams()] * count
         if len(params) != count:
-            raise UsageError(f"{len(params)} sampling_params for {count} prompts; give one for all or one each")
+            raise UsageError(
+                f"{len(params)} sampling_params for {count} prompts; give one for all or one each"
+            )
         return list(params)

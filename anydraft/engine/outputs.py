@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -50,11 +50,10 @@ class RequestStats:
 
     def add(self, other: RequestStats) -> None:
         """Add another request's counts and times to these."""
-        for name in (
-            "num_steps num_drafts num_draft_tokens num_accepted_tokens num_draft_model_tokens num_lookup_tokens "
-            "draft_time target_time prefill_time"
-        ).split():
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if isinstance(value, int | float):
+                setattr(self, field_.name, value + getattr(other, field_.name))
         mine, theirs = self.accepted_per_position, other.accepted_per_position
         mine.extend([0] * (len(theirs) - len(mine)))
         for i, count in enumerate(theirs):

@@ -10,7 +10,7 @@ from anydraft.methods.base import DraftBackend, DraftSettings, Method, Prompt, P
 from anydraft.methods.select import make_method
 from anydraft.models.draft import ModelDraft
 from anydraft.models.load import LoadedModel, load_model
-from anydraft.models.runner import ModelRunner
+from anydraft.models.select import Quantization, Runner, make_runner
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
 from anydraft.vocab.tokenizer import Tokenizer
@@ -31,6 +31,7 @@ class Pair:
         num_speculative_tokens: int | None,
         dtype: str | None,
         draft_dtype: str | None,
+        draft_quantization: Quantization,
         device: str | None,
         draft_temperature: float | None,
     ) -> None:
@@ -44,11 +45,11 @@ class Pair:
         self.draft: LoadedModel | None = None
         self.backend: DraftBackend | None = None
         if draft is not None and method not in ("none", "lookup"):
-            self._load_draft(draft, draft_dtype or dtype, device)
+            self._load_draft(draft, draft_dtype or dtype, device, draft_quantization)
         self.bridge = (
             Bridge(self.tokenizer.vocabulary, self.backend.tokenizer.vocabulary) if self.backend else None
         )
-        self.runner = ModelRunner(self.target.model, self.target.max_context)
+        self.runner: Runner = make_runner(self.target)
         self._method: Method | None = make_method(
             method,
             target_tokenizer=self.tokenizer,
@@ -59,12 +60,14 @@ class Pair:
             settings=DraftSettings(draft_temperature=draft_temperature),
         )
 
-    def _load_draft(self, draft: Any, dtype: str | None, device: str | None) -> None:
+    def _load_draft(
+        self, draft: Any, dtype: str | None, device: str | None, quantization: Quantization
+    ) -> None:
         if hasattr(draft, "answer") and hasattr(draft, "tokenizer"):
             self.backend = draft
             return
         self.draft = load_model(draft, dtype=dtype, device=device)
-        runner = ModelRunner(self.draft.model, self.draft.max_context)
+        runner = make_runner(self.draft, quantization=quantization)
         self.backend = ModelDraft(runner, read_model_tokenizer(self.draft))
 
     @property

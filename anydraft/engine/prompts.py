@@ -23,14 +23,18 @@ def prompt_ids(model: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, ..
         ids = list(model.hf_tokenizer(prompt).input_ids)
     else:
         ids = list(prompt)
-        bad = [i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < model.vocab_size]
+        bad = [
+            i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < model.vocab_size
+        ]
         if bad:
             raise UsageError(
                 f"prompt id {bad[0]!r} is not one of the {model.vocab_size} ids (0 to {model.vocab_size - 1}) "
                 f"of {model.name}; pass text, or ids of this model's tokenizer"
             )
     if not ids:
-        raise UsageError(f"the prompt is empty and {model.name} adds no BOS; give at least one token to start from")
+        raise UsageError(
+            f"the prompt is empty and {model.name} adds no BOS; give at least one token to start from"
+        )
     return tuple(ids)
 
 

@@ -263,7 +263,10 @@ class Decoder:
             num_wanted=len(wanted),
         )
         if self._call(
-            ctypes.addressof(self._struct), ctypes.addressof(batch), logits.data_ptr(), torch.get_num_threads()
+            ctypes.addressof(self._struct),
+            ctypes.addressof(batch),
+            logits.data_ptr(),
+            torch.get_num_threads(),
         ):
             raise MemoryError(f"no memory for a forward pass of {len(ids)} tokens")
         return logits

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from anydraft.methods.base import Answer, Ask, Drafted, Expand, Rollout
-from anydraft.models.runner import ModelRunner
+from anydraft.models.select import Runner
 from anydraft.vocab.tokenizer import Tokenizer
 
 
@@ -30,20 +30,18 @@ class _Row:
 
 
 class ModelDraft:
-    """A :class:`~anydraft.methods.base.DraftBackend` over a :class:`ModelRunner`.
+    """A :class:`~anydraft.methods.base.DraftBackend` over a :class:`~anydraft.models.select.Runner`.
 
     Contexts longer than the draft's are windowed: the row restarts on the last half of what fits, so a
     draft never ends a request and the work of restarting is spread over many steps.
     """
 
-    def __init__(self, runner: ModelRunner, tokenizer: Tokenizer) -> None:
+    def __init__(self, runner: Runner, tokenizer: Tokenizer) -> None:
         self._runner = runner
         self._tokenizer = tokenizer
         self._rows: dict[Hashable, _Row] = {}
         self._order: list[Hashable] = []
-        self._drawable = torch.arange(
-            min(len(tokenizer.vocabulary), runner.vocab_size), device=runner.device
-        )
+        self._drawable = torch.arange(min(len(tokenizer.vocabulary), runner.vocab_size), device=runner.device)
         self.num_forwards = 0
 
     @property
@@ -139,9 +137,7 @@ class ModelDraft:
             self._rows[key].fed.extend(new)
         at = 0 if logits.shape[1] == 1 else None
         return {
-            key: logits[i, at if at is not None else len(ids[i]) - 1]
-            for i, key in enumerate(keys)
-            if ids[i]
+            key: logits[i, at if at is not None else len(ids[i]) - 1] for i, key in enumerate(keys) if ids[i]
         }
 
     def _draw(
@@ -173,7 +169,9 @@ class ModelDraft:
         room = len(row.tree_nodes) + sum(len(path) for path in ask.paths) + 1
         fresh = self._feed_list(row, ask.context, ask.stable, room)
         wanted = sorted({path[: n + 1] for path in ask.paths for n in range(len(path))}, key=len)
-        same_tree = row.tree_context == len(ask.context) and len(fresh) == 1 and ask.stable >= len(ask.context)
+        same_tree = (
+            row.tree_context == len(ask.context) and len(fresh) == 1 and ask.stable >= len(ask.context)
+        )
         if not same_tree:
             row.tree_nodes = {}
         row.tree_context = len(ask.context)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from anydraft.errors import ModelError, UsageError
+from anydraft.kernels import available
 from anydraft.models.architecture import refuse_stateful, refuse_unsupported
 from anydraft.models.cache import gigabytes
 from anydraft.models.locate import check_config, check_folder, locate
@@ -27,7 +28,7 @@ _DEFAULT_CONTEXT = 4096
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run. Nothing in it is ever changed by us.
+    """A model ready to run.
 
     Attributes:
         model: the Transformers module, in evaluation mode.
@@ -39,6 +40,7 @@ class LoadedModel:
         vocab_size: rows of the LM head; may exceed the tokenizer's ids.
         dtype: of the weights.
         device: of the weights.
+        borrowed: whether the caller gave the objects; then not even a layer may be replaced.
     """
 
     model: Any
@@ -50,6 +52,7 @@ class LoadedModel:
     vocab_size: int
     dtype: torch.dtype
     device: torch.device
+    borrowed: bool = False
 
 
 def resolve_device(device: str | torch.device | None = None) -> torch.device:
@@ -70,7 +73,8 @@ def resolve_dtype(
 ) -> tuple[torch.dtype, str]:
     """The dtype to load weights in, and why.
 
-    None or ``"auto"`` chooses: bfloat16 on a GPU and on a CPU that computes in it, else float32.
+    None or ``"auto"`` chooses: bfloat16 on a GPU, on a CPU that computes in it, and where the C kernels are; else
+    float32.
     """
     if isinstance(dtype, torch.dtype):
         if dtype in DTYPES.values():
@@ -82,7 +86,9 @@ def resolve_dtype(
             return torch.bfloat16, "the device computes in bfloat16"
         if _cpu_has_bf16():
             return torch.bfloat16, "the processor has bfloat16 instructions"
-        return torch.float32, "the processor has no bfloat16 instructions"
+        if available():
+            return torch.bfloat16, "the C kernels compute with bfloat16 weights"
+        return torch.float32, "the processor has no bfloat16 instructions and there are no C kernels"
     raise UsageError(f"dtype={dtype!r} is not known; give one of auto, {', '.join(DTYPES)}")
 
 
@@ -191,10 +197,10 @@ def _from_objects(pair: tuple[Any, ...]) -> LoadedModel:
         raise ModelError(f"{name} ({type(model).__name__}) has no LM head; load it with AutoModelForCausalLM")
     refuse_unsupported(model.config, name)
     refuse_stateful(model, name)
-    return _describe(model, tokenizer, name)
+    return _describe(model, tokenizer, name, borrowed=True)
 
 
-def _describe(model: Any, tokenizer: Any, name: str) -> LoadedModel:
+def _describe(model: Any, tokenizer: Any, name: str, *, borrowed: bool = False) -> LoadedModel:
     weight = model.get_output_embeddings().weight
     text = model.config.get_text_config()
     return LoadedModel(
@@ -207,6 +213,7 @@ def _describe(model: Any, tokenizer: Any, name: str) -> LoadedModel:
         vocab_size=int(weight.shape[0]),
         dtype=weight.dtype,
         device=weight.device,
+        borrowed=borrowed,
     )
 
 

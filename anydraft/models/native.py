@@ -110,7 +110,13 @@ class NativeRunner:
         return padded
 
     def forward_tree(
-        self, row: int, ids: Sequence[int], depths: Sequence[int], parents: Sequence[int], start: int, first_new: int
+        self,
+        row: int,
+        ids: Sequence[int],
+        depths: Sequence[int],
+        parents: Sequence[int],
+        start: int,
+        first_new: int,
     ) -> torch.Tensor:
         """See :meth:`~anydraft.models.runner.ModelRunner.forward_tree`."""
         n = len(ids)

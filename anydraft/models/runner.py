@@ -80,7 +80,9 @@ class ModelRunner:
         """
         width = max(len(row) for row in ids)
         padded = torch.tensor([list(row) + [0] * (width - len(row)) for row in ids], device=self.device)
-        positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(width, device=self.device)
+        positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(
+            width, device=self.device
+        )
         read_to = int(positions.max()) + 1
         masks = self._masks(positions, torch.arange(read_to, device=self.device)[None])
         keep = 1 if last_only and all(len(row) == width for row in ids) else 0
@@ -90,7 +92,13 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward_tree(
-        self, row: int, ids: Sequence[int], depths: Sequence[int], parents: Sequence[int], start: int, first_new: int
+        self,
+        row: int,
+        ids: Sequence[int],
+        depths: Sequence[int],
+        parents: Sequence[int],
+        start: int,
+        first_new: int,
     ) -> torch.Tensor:
         """Feed the nodes ``first_new``.. of a tree of continuations that hangs at position ``start`` of ``row``.
 
@@ -158,7 +166,11 @@ class ModelRunner:
             return full
         near = positions[:, :, None] - key_positions[:, None, :] < self._window
         sliding = self._as_mask(allowed & near)
-        return sliding if kinds == {"sliding_attention"} else {"full_attention": full, "sliding_attention": sliding}
+        return (
+            sliding
+            if kinds == {"sliding_attention"}
+            else {"full_attention": full, "sliding_attention": sliding}
+        )
 
     def _as_mask(self, allowed: torch.Tensor) -> torch.Tensor:
         mask = allowed[:, None]
@@ -171,7 +183,11 @@ class ModelRunner:
     def _check(self) -> None:
         """Refuse a model whose rows cannot be rolled back: feed, roll back, feed on, compare with a plain pass."""
         ids = [1 + (7 * i) % min(self.vocab_size - 1, 97) for i in range(8)]
-        plain = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0, -1].float()
+        plain = (
+            self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
+            .logits[0, -1]
+            .float()
+        )
         self.forward(0, [ids[:3] + ids[:2]], [0])
         rolled = self.forward(0, [ids[3:]], [3])[0, -1].float()
         scale = float(plain.abs().max())

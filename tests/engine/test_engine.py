@@ -12,7 +12,13 @@ from anydraft.errors import UsageError
 from anydraft.rules.params import SamplingParams
 from tests import tiny
 
-PROMPTS = ["def fib(n):\n    if n", "The quick brown fox", "größer 😀", "1111111111", "The dog sleeps; the fox"]
+PROMPTS = [
+    "def fib(n):\n    if n",
+    "The quick brown fox",
+    "größer 😀",
+    "1111111111",
+    "The dog sleeps; the fox",
+]
 METHODS = ["tli", "slem", "lookup", "auto"]
 PAIRS = {"llama<-gemma3": (tiny.llama, tiny.gemma3), "gemma3<-llama": (tiny.gemma3, tiny.llama)}
 
@@ -97,7 +103,9 @@ def test_penalties_and_bias_at_every_position() -> None:
 def test_max_tokens_cuts_inside_a_block(max_tokens: int) -> None:
     """Case 9."""
     engine = Engine(tiny.llama(), tiny.llama(), method="standard", num_speculative_tokens=5, dtype="float32")
-    result = engine.generate("The quick", SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True))[0]
+    result = engine.generate(
+        "The quick", SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    )[0]
     assert len(result.token_ids) == max_tokens
     assert result.finish_reason == "length"
 
@@ -113,7 +121,9 @@ def test_stop_string_and_end_token_inside_a_block() -> None:
     drafted = Engine(target, tiny.llama(), method="standard", num_speculative_tokens=7, dtype="float32")
     for params in (
         SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=stop),
-        SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=[stop], include_stop_str_in_output=True),
+        SamplingParams(
+            temperature=0, max_tokens=40, ignore_eos=True, stop=[stop], include_stop_str_in_output=True
+        ),
         SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop_token_ids=[ids[10]]),
         SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=stop, min_tokens=20),
     ):
@@ -172,7 +182,9 @@ def test_chat_uses_each_models_own_template() -> None:
         return answer(asks)
 
     backend.answer = spy  # type: ignore[method-assign]
-    result = engine.generate(messages=[conversation], sampling_params=SamplingParams(temperature=0, max_tokens=12))
+    result = engine.generate(
+        messages=[conversation], sampling_params=SamplingParams(temperature=0, max_tokens=12)
+    )
     own = tiny.sentencepiece_like().apply_chat_template(
         conversation, add_generation_prompt=True, return_dict=False
     )
@@ -205,7 +217,9 @@ def test_a_text_longer_than_the_drafts_context_goes_on() -> None:
     engine.pair.backend._runner.max_context = 48  # type: ignore[union-attr]
     params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
     result = engine.generate(PROMPTS[0] * 3, params)[0]
-    assert list(result.token_ids) == list(Engine(tiny.llama(), method="none", dtype="float32").generate(PROMPTS[0] * 3, params)[0].token_ids)
+    assert list(result.token_ids) == list(
+        Engine(tiny.llama(), method="none", dtype="float32").generate(PROMPTS[0] * 3, params)[0].token_ids
+    )
     assert result.stats.num_draft_tokens > 0
 
 
@@ -238,7 +252,9 @@ def test_parameters_that_leave_nothing_end_that_request_only() -> None:
 def test_logprobs_are_the_targets_own() -> None:
     params = SamplingParams(temperature=0, max_tokens=9, logprobs=3, ignore_eos=True)
     alone = Engine(tiny.llama(), method="none", dtype="float32").generate("The quick", params)[0]
-    drafted = Engine(tiny.llama(), tiny.llama(), method="standard", dtype="float32").generate("The quick", params)[0]
+    drafted = Engine(tiny.llama(), tiny.llama(), method="standard", dtype="float32").generate(
+        "The quick", params
+    )[0]
     assert alone.logprobs is not None
     assert drafted.logprobs is not None
     assert len(drafted.logprobs) == len(drafted.token_ids) == 9
@@ -269,7 +285,10 @@ def test_a_method_without_its_draft_is_refused() -> None:
 
 def test_padded_rows_of_the_draft_are_never_proposed() -> None:
     """Case 3: the same vocabulary, one model padded to more rows."""
-    for target, draft in ((tiny.llama(), tiny.llama(padded_rows=56)), (tiny.llama(padded_rows=56), tiny.llama())):
+    for target, draft in (
+        (tiny.llama(), tiny.llama(padded_rows=56)),
+        (tiny.llama(padded_rows=56), tiny.llama()),
+    ):
         engine = Engine(target, draft, dtype="float32")
         assert engine.method == "standard"
         result = engine.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=30))[0]
