@@ -87,8 +87,8 @@ class Bridge:
 
     @property
     def nearly_same(self) -> bool:
-        """Whether the vocabularies agree but for one id, or for fewer than one in a hundred."""
-        return self.num_common > 1 and len(self.differing) <= max(1, self.num_common // 100)
+        """Whether the vocabularies agree but for at most one id in a hundred of those that both know."""
+        return self.num_common > 0 and len(self.differing) * 100 <= self.num_common
 
     @cached_property
     def draft_overlap(self) -> float:

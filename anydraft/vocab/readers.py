@@ -44,7 +44,7 @@ def read_tokenizer(
     for _ in range(4):
         if (read := _reader(seen)) is not None:
             try:
-                return read(seen, declared, add_bos)  # type: ignore[no-any-return]
+                return read(seen, declared, add_bos)
             except TokenizerError as error:
                 raise TokenizerError(f"{_name(tokenizer)}: {error}") from None
         inner = (getattr(seen, name, None) for name in _WRAPPERS)
