@@ -82,7 +82,7 @@ def _against(
         size = draft.num_parameters / target.num_parameters
         if size > MAX_DRAFT_SIZE:
             yield (
-                f"the draft has {millions(draft.num_parameters)} parameters, {size:.2f} of the target's "
+                f"the draft has {millions(draft.num_parameters)} parameters, {size:.2f} times the target's "
                 f"{millions(target.num_parameters)}; above {MAX_DRAFT_SIZE} a draft costs more than it "
                 "saves: choose a smaller draft or a larger target"
             )

@@ -31,7 +31,8 @@ def _blocks(report: CheckReport) -> Iterator[str]:
     yield (
         "`only in target`: share of the target's tokens that the draft lacks. `forbidden`: share of the draft's "
         "tokens that the token rule cannot propose. `tli` and `slem`: target tokens a target call with a draft "
-        f"that never errs, {NUM_SPECULATIVE_TOKENS} draft tokens a step; of what it adds to 1, real drafts of another family added about 0.4."
+        f"that never errs, {NUM_SPECULATIVE_TOKENS} draft tokens a step; of what it adds to 1, real "
+        "drafts of another family added about 0.4."
     )
     if report.vocabulary.target_overlap < 1:
         yield "## What the draft lacks"

@@ -51,7 +51,7 @@ def test_a_draft_as_large_as_the_target_exits_with_1(target: Path):
     result = run(target, target)
     assert result.exit_code == 1
     assert "Works, but is not advised" in result.stdout
-    assert "1.00 of the target's" in result.stdout
+    assert "1.00 times the target's" in result.stdout
 
 
 def test_json_is_one_object_and_nothing_else(target: Path, draft: Path):
