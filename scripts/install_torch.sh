@@ -17,7 +17,8 @@ fi
 
 if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
     say "a GPU is here: installing torch from the package index"
-    exec "${pip[@]}" install torch
+    "${pip[@]}" install torch
+    exit
 fi
 
 wheels=$(mktemp -d)
@@ -26,8 +27,8 @@ if "${pip[@]}" download --no-deps --no-index --dest "$wheels" "torch==$version" 
     # The CUDA build has the same version; only the CPU build is this small.
     [ "$(du -sm "$wheels" | cut -f1)" -lt 500 ]; then
     say "installing torch $version from a wheel on this machine"
-    # Its dependencies may come from the index; torch itself is the wheel.
-    exec "${pip[@]}" install "$wheels"/torch-*.whl
+    "${pip[@]}" install "$wheels"/torch-*.whl
+    exit
 fi
 
 cpu_index=https://download.pytorch.org/whl/cpu
@@ -39,4 +40,4 @@ if "${pip[@]}" download --timeout 10 --retries 0 --no-deps --index-url "$cpu_ind
 fi
 
 say "PyTorch's CPU index cannot be reached: installing torch from the package index (a large download)"
-exec "${pip[@]}" install "torch==$version"
+"${pip[@]}" install "torch==$version"

@@ -61,6 +61,7 @@ def convert_gguf(source: str | Path, folder: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+@torch.no_grad()
 def tie_if_equal(model: Any) -> bool:
     """Share one matrix between embedding and LM head where the file stores two quantizations of one.
 

