@@ -1,4 +1,4 @@
-"""The compiled kernels: found beside this file, loaded by ctypes, threaded by torch's own OpenMP runtime."""
+"""The compiled kernels: found beside this file, loaded by ctypes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 logger = logging.getLogger(__name__)
 
@@ -46,20 +44,6 @@ class Library:
         return str(self.handle.anydraft_select(int(simd)).decode())
 
 
-def _openmp_parallel() -> int | None:
-    """Address of ``GOMP_parallel`` in the OpenMP runtime that torch runs on, or None.
-
-    A second runtime would bring a second set of threads that spin for the same cores. A symbol looked up
-    through torch's library is found in what that library is linked with.
-    """
-    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    try:
-        function = ctypes.CDLL(str(torch_cpu)).GOMP_parallel
-    except (OSError, AttributeError):
-        return None
-    return ctypes.cast(function, ctypes.c_void_p).value
-
-
 @functools.cache
 def load() -> Library:
     """Load the kernels once; log once if there are none."""
@@ -74,8 +58,6 @@ def load() -> Library:
         handle = ctypes.CDLL(str(path))
     except OSError as error:
         return _without(f"{path.name} cannot be loaded: {error}")
-    handle.anydraft_set_parallel.argtypes = [ctypes.c_void_p]
-    handle.anydraft_set_parallel.restype = None
     handle.anydraft_select.argtypes = [ctypes.c_int]
     handle.anydraft_select.restype = ctypes.c_char_p
     pointer = ctypes.c_void_p
@@ -83,10 +65,6 @@ def load() -> Library:
     handle.anydraft_linear.restype = ctypes.c_int
     handle.anydraft_decoder_forward.argtypes = [pointer, pointer, pointer, ctypes.c_int]
     handle.anydraft_decoder_forward.restype = ctypes.c_int
-    parallel = _openmp_parallel()
-    if parallel is None:
-        logger.warning("the C kernels run in one thread: torch's OpenMP runtime was not found")
-    handle.anydraft_set_parallel(parallel)
     return Library(handle, None, str(handle.anydraft_select(1).decode()))
 
 

@@ -66,16 +66,8 @@ static void multiply(void *argument) {
     }
 }
 
-/* GOMP_parallel of the OpenMP runtime that the process has already, so that there are never two sets of
- * threads; null: everything in the calling thread. */
-typedef void (*parallel_fn)(void (*body)(void *), void *argument, unsigned threads, unsigned flags);
-static parallel_fn run_parallel;
-
-EXPORT void anydraft_set_parallel(parallel_fn run) { run_parallel = run; }
-
 EXPORT void anydraft_parallel(void (*body)(void *), void *argument, int threads) {
-    if (threads > 1 && run_parallel) run_parallel(body, argument, (unsigned)threads, 0);
-    else pool_run(body, argument, threads);
+    pool_run(body, argument, threads);
 }
 
 /* Chooses the kernels (allow_simd 0: the portable ones) and returns their name. */

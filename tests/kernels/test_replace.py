@@ -1,6 +1,5 @@
 """Kernels inside a whole model, and life without them."""
 
-import ctypes
 import logging
 
 import pytest
@@ -89,11 +88,3 @@ def test_a_broken_library_is_a_reason(fresh_library):
 def test_switched_off(fresh_library, monkeypatch):
     monkeypatch.setenv("ANYDRAFT_KERNELS", "0")
     assert "ANYDRAFT_KERNELS" in (kernels.unavailable_reason() or "")
-
-
-def test_torchs_openmp_is_found(caplog):
-    """Two OpenMP runtimes in a process would fight for the cores."""
-    library.load.cache_clear()
-    assert kernels.available()
-    assert "one thread" not in caplog.text
-    assert isinstance(library.load().handle, ctypes.CDLL)
