@@ -109,7 +109,7 @@ SHARED = [
         ToyTokenizer(["a", "b", "ab"], _END),
         ToyTokenizer(["b", "a"], _END),
         params=_sampled(max_tokens=2),
-        num_speculative_tokens=3,
+        num_speculative_tokens=2,
         capped=False,
         seed=21,
     ),
