@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import os
@@ -62,8 +63,7 @@ class Engine:
         draft_temperature: float | None = None,
         max_num_seqs: int = 16,
     ) -> None:
-        if max_num_seqs < 1:
-            raise UsageError(f"max_num_seqs={max_num_seqs} must be at least 1")
+        _check_rows(max_num_seqs)
         self.pair = Pair(
             target,
             draft,
@@ -75,10 +75,34 @@ class Engine:
             device=device,
             draft_temperature=draft_temperature,
         )
+        self._counter = itertools.count()
+        self._set_up(verification, max_num_seqs)
+
+    def with_method(
+        self,
+        method: str,
+        *,
+        num_speculative_tokens: int | None = None,
+        verification: Verification = "rejection",
+        draft_temperature: float | None = None,
+        max_num_seqs: int = 16,
+    ) -> Engine:
+        """An engine on the same loaded models with another method and other settings.
+
+        The two share keys and values: let one finish its requests before the other starts any.
+        """
+        _check_rows(max_num_seqs)
+        other = copy.copy(self)
+        other.pair = self.pair.with_method(
+            method, num_speculative_tokens=num_speculative_tokens, draft_temperature=draft_temperature
+        )
+        other._set_up(verification, max_num_seqs)
+        return other
+
+    def _set_up(self, verification: Verification, max_num_seqs: int) -> None:
         self._coupled = verification == "coupled"
         sampler = Sampler(self.pair.target_vocabulary, verification)
         self.core = EngineCore(self.pair.runner, self.pair.backend, sampler, max_num_seqs)
-        self._counter = itertools.count()
 
     @property
     def method(self) -> str:
@@ -228,3 +252,8 @@ class Engine:
                 f"{len(params)} sampling_params for {count} prompts; give one for all or one each"
             )
         return list(params)
+
+
+def _check_rows(max_num_seqs: int) -> None:
+    if max_num_seqs < 1:
+        raise UsageError(f"max_num_seqs={max_num_seqs} must be at least 1")

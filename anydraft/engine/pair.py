@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -35,11 +36,7 @@ class Pair:
         device: str | None,
         draft_temperature: float | None,
     ) -> None:
-        if num_speculative_tokens is not None and num_speculative_tokens < 1:
-            raise UsageError(
-                f"num_speculative_tokens={num_speculative_tokens} must be at least 1; to run without drafts use "
-                "method='none'"
-            )
+        _check_count(num_speculative_tokens)  # before anything is loaded
         self.target: LoadedModel = load_model(target, dtype=dtype, device=device)
         self.tokenizer: Tokenizer = read_model_tokenizer(self.target)
         self.draft: LoadedModel | None = None
@@ -50,7 +47,25 @@ class Pair:
             Bridge(self.tokenizer.vocabulary, self.backend.tokenizer.vocabulary) if self.backend else None
         )
         self.runner: Runner = make_runner(self.target)
-        self._method: Method | None = make_method(
+        self._method = self._make_method(method, num_speculative_tokens, draft_temperature)
+
+    def with_method(
+        self,
+        method: str,
+        *,
+        num_speculative_tokens: int | None = None,
+        draft_temperature: float | None = None,
+    ) -> Pair:
+        """The same models, runners and keys and values with another method."""
+        other = copy.copy(self)
+        other._method = self._make_method(method, num_speculative_tokens, draft_temperature)
+        return other
+
+    def _make_method(
+        self, method: str, num_speculative_tokens: int | None, draft_temperature: float | None
+    ) -> Method | None:
+        _check_count(num_speculative_tokens)
+        return make_method(
             method,
             target_tokenizer=self.tokenizer,
             target_vocab_size=self.runner.vocab_size,
@@ -85,3 +100,11 @@ class Pair:
 def read_model_tokenizer(model: LoadedModel) -> Tokenizer:
     """The bytes of a loaded model's vocabulary."""
     return read_tokenizer(model.hf_tokenizer, stop_ids=model.stop_ids)
+
+
+def _check_count(num_speculative_tokens: int | None) -> None:
+    if num_speculative_tokens is not None and num_speculative_tokens < 1:
+        raise UsageError(
+            f"num_speculative_tokens={num_speculative_tokens} must be at least 1; to run without drafts use "
+            "method='none'"
+        )

@@ -293,3 +293,19 @@ def test_padded_rows_of_the_draft_are_never_proposed() -> None:
         assert engine.method == "standard"
         result = engine.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=30))[0]
         assert list(result.token_ids) == transformers_greedy(target, PROMPTS[0], 30)
+
+
+def test_another_method_on_the_same_models() -> None:
+    """Nothing is loaded or copied again, and the first engine stays as it was."""
+    target, draft = tiny.llama(), tiny.gemma3()
+    engine = Engine(target, draft, method="slem", dtype="float32")
+    params = SamplingParams(temperature=0, max_tokens=20)
+    alone = engine.with_method("none", max_num_seqs=2).generate(PROMPTS, params)
+    drafted = engine.with_method("tli", num_speculative_tokens=3).generate(PROMPTS, params)
+    assert [r.token_ids for r in alone] == [r.token_ids for r in drafted]
+    assert [r.stats.method for r in (*alone, *drafted)] == ["none"] * len(PROMPTS) + ["tli"] * len(PROMPTS)
+    assert max(len(r.stats.accepted_per_position) for r in drafted) <= 3
+    assert engine.method == "slem"
+    assert engine.with_method("tli").pair.runner is engine.pair.runner
+    with pytest.raises(UsageError, match="at least 1"):
+        engine.with_method("tli", num_speculative_tokens=0)
