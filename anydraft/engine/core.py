@@ -17,6 +17,7 @@ from anydraft.engine.outputs import Delta
 from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler
 from anydraft.errors import AnyDraftError
+from anydraft.methods.auto import Auto
 from anydraft.methods.base import EMPTY, DraftBackend, Proposal, ProposalGenerator, drive
 from anydraft.models.select import Runner
 from anydraft.rules.verify import Verdict
@@ -30,15 +31,22 @@ class EngineCore:
         draft: answers the methods' asks; None when no method needs draft rows.
         sampler: turns logits and a proposal into what is emitted.
         max_num_seqs: requests that run at once; the others wait in order.
+        auto: the method, if it decides by measured costs: it is told what each step took.
     """
 
     def __init__(
-        self, target: Runner, draft: DraftBackend | None, sampler: Sampler, max_num_seqs: int
+        self,
+        target: Runner,
+        draft: DraftBackend | None,
+        sampler: Sampler,
+        max_num_seqs: int,
+        auto: Auto | None = None,
     ) -> None:
         self._target = target
         self._draft = draft
         self._sampler = sampler
         self._max_num_seqs = max_num_seqs
+        self._auto = auto
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
 
@@ -91,6 +99,9 @@ class EngineCore:
             self._running.append(request)
 
     def _propose(self) -> list[Proposal]:
+        if self._auto is not None:
+            self._auto.num_rows = len(self._running)
+        forwards = getattr(self._draft, "num_forwards", 0)
         started = time.perf_counter()
         generators: dict[Hashable, ProposalGenerator] = {
             request.id: request.proposer.propose(request.room_for_proposal)
@@ -98,9 +109,13 @@ class EngineCore:
             if request.proposer is not None
         }
         proposals = drive(generators, self._draft)
-        share = (time.perf_counter() - started) / len(self._running)
+        seconds = time.perf_counter() - started
+        forwards = getattr(self._draft, "num_forwards", 0) - forwards
+        if self._auto is not None and forwards:
+            self._auto.costs.observe_draft(len(self._running), seconds / forwards)
         for request in self._running:
-            request.stats.draft_time += share
+            request.stats.draft_time += seconds / len(self._running)
+            request.stats.decision = getattr(request.proposer, "decision", "")
         return [proposals.get(request.id, EMPTY) for request in self._running]
 
     def _verify_forward(self, proposals: Sequence[Proposal]) -> torch.Tensor:
@@ -111,9 +126,11 @@ class EngineCore:
             for request, proposal in zip(self._running, proposals, strict=True)
         ]
         logits = self._target.forward(0, ids, [len(request.token_ids) - 1 for request in self._running])
-        share = (time.perf_counter() - started) / len(self._running)
+        seconds = time.perf_counter() - started
+        if self._auto is not None:
+            self._auto.costs.observe_target(sum(map(len, ids)), seconds)
         for request in self._running:
-            request.stats.target_time += share
+            request.stats.target_time += seconds / len(self._running)
         return logits
 
     def _verify(self, request: Request, proposal: Proposal, logits: torch.Tensor) -> Delta:

@@ -17,6 +17,7 @@ from anydraft.engine.prompts import Conversation, chat_ids, draft_chat_ids, prom
 from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler, Verification
 from anydraft.errors import AnyDraftError, UsageError
+from anydraft.methods.auto import Auto
 from anydraft.methods.base import Prompt
 from anydraft.models.select import Quantization
 from anydraft.rules.noise import CoupledNoise, KeyedNoise
@@ -102,7 +103,9 @@ class Engine:
     def _set_up(self, verification: Verification, max_num_seqs: int) -> None:
         self._coupled = verification == "coupled"
         sampler = Sampler(self.pair.target_vocabulary, verification)
-        self.core = EngineCore(self.pair.runner, self.pair.backend, sampler, max_num_seqs)
+        method = self.pair.method
+        self._auto = method if isinstance(method, Auto) else None
+        self.core = EngineCore(self.pair.runner, self.pair.backend, sampler, max_num_seqs, self._auto)
 
     @property
     def method(self) -> str:
@@ -206,7 +209,7 @@ class Engine:
                     draft_ids=own_ids,
                     temperature=0.0 if params.greedy else params.temperature,
                     noise=noise,
-                    draft_temperature=params.draft_temperature,
+                    draft_temperature=self._draft_temperature(params),
                 )
             ),
             detokenizer=Detokenizer(
@@ -219,6 +222,13 @@ class Engine:
         request.stats.method = pair.method_name
         self.core.add(request)
         return request.id
+
+    def _draft_temperature(self, params: SamplingParams) -> float | None:
+        """How much "auto" drafts depends on the clock. So that a seed reproduces all the same, its drafts are then
+        greedy: exact match emits the target's own draws, whatever was proposed."""
+        if self._auto is not None and params.seed is not None and params.draft_temperature is None:
+            return 0.0
+        return params.draft_temperature
 
     def _check_ids(self, params: SamplingParams) -> None:
         size = self.pair.target.vocab_size

@@ -11,10 +11,12 @@ class RequestStats:
     """What the steps of one request did. Times are seconds of the steps it took part in, shared among their rows.
 
     ``num_draft_tokens`` counts the target ids that were proposed, ``num_accepted_tokens`` those that the
-    target took, ``accepted_per_position[i]`` how often the proposal's position i was accepted.
+    target took, ``accepted_per_position[i]`` how often the proposal's position i was accepted. ``decision`` is what
+    "auto" decided last.
     """
 
     method: str = "none"
+    decision: str = ""
     num_steps: int = 0
     num_drafts: int = 0
     num_draft_tokens: int = 0

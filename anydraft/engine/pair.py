@@ -47,7 +47,7 @@ class Pair:
             Bridge(self.tokenizer.vocabulary, self.backend.tokenizer.vocabulary) if self.backend else None
         )
         self.runner: Runner = make_runner(self.target)
-        self._method = self._make_method(method, num_speculative_tokens, draft_temperature)
+        self.method = self._make_method(method, num_speculative_tokens, draft_temperature)
 
     def with_method(
         self,
@@ -58,7 +58,7 @@ class Pair:
     ) -> Pair:
         """The same models, runners and keys and values with another method."""
         other = copy.copy(self)
-        other._method = self._make_method(method, num_speculative_tokens, draft_temperature)
+        other.method = self._make_method(method, num_speculative_tokens, draft_temperature)
         return other
 
     def _make_method(
@@ -91,10 +91,10 @@ class Pair:
 
     @property
     def method_name(self) -> str:
-        return self._method.name if self._method else "none"
+        return self.method.name if self.method else "none"
 
     def start(self, prompt: Prompt) -> Proposer | None:
-        return self._method.start(prompt) if self._method else None
+        return self.method.start(prompt) if self.method else None
 
 
 def read_model_tokenizer(model: LoadedModel) -> Tokenizer:

@@ -33,6 +33,8 @@ class Rollout:
         stop_ids: drawing one of them ends the rollout (it is part of the answer).
         min_confidence: the rollout ends *before* a draw whose row's largest probability is below it.
             (A rule on the row, not on the drawn token: it leaves the law of each draw intact.)
+        min_survival: the rollout ends before a draw when the product of the largest probabilities of this row
+            and those before it falls below it: the tokens so far are then unlikely to be all accepted.
         keep_rows: whether the answer carries the distributions the tokens were drawn from.
         noise, position: the draws are ``noise.categorical(row, "draft", position + i)``.
     """
@@ -44,6 +46,7 @@ class Rollout:
     allowed: torch.Tensor | None = None
     stop_ids: frozenset[int] = frozenset()
     min_confidence: float = 0.0
+    min_survival: float = 0.0
     keep_rows: bool = False
     noise: Noise | None = None
     position: int = 0
@@ -125,8 +128,12 @@ ProposalGenerator = Generator[Ask, Answer, Proposal]
 class Proposer(Protocol):
     """The proposing side of one request: its draft context and nothing of any model."""
 
-    def propose(self, max_target_tokens: int) -> ProposalGenerator:
-        """Propose at most ``max_target_tokens`` target ids (0: return an empty proposal, ask nothing)."""
+    def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
+        """Propose at most ``max_target_tokens`` target ids (0: return an empty proposal, ask nothing).
+
+        ``min_survival``: draft no further where the draft itself gives its tokens a smaller chance to be all
+        right (see :class:`Rollout`); a method without rollouts ignores it.
+        """
         ...
 
     def observe(self, token_ids: Sequence[int]) -> None:

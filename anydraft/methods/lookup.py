@@ -92,7 +92,7 @@ class LookupProposer:
         """How many of the last tokens occurred before; 0: there is nothing to copy."""
         return self._index.longest_match()[0]
 
-    def propose(self, max_target_tokens: int) -> ProposalGenerator:
+    def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
         copied = self.copy(min(self._method.num_speculative_tokens, max_target_tokens))
         return Proposal(tuple(copied), source="lookup") if copied else EMPTY
         yield  # a generator that asks nothing

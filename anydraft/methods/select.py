@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from anydraft.errors import UsageError
+from anydraft.methods.auto import Auto
 from anydraft.methods.base import DraftSettings, Method
 from anydraft.methods.lookup import Lookup
 from anydraft.methods.slem import SLEM
@@ -15,6 +17,10 @@ from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.tokenizer import Tokenizer
 
 METHODS = ("auto", "standard", "tli", "slem", "slrs", "lookup", "none")
+
+
+_MOST_DRAFTS = 8
+"""Draft tokens a step at most under "auto", which stops earlier where the draft is unsure."""
 
 
 def make_method(
@@ -43,7 +49,15 @@ def make_method(
     if name == "none":
         return None
     if name == "auto":
-        name = choose(bridge)
+        return _auto(
+            choose(bridge),
+            target_tokenizer=target_tokenizer,
+            target_vocab_size=target_vocab_size,
+            draft_tokenizer=draft_tokenizer,
+            bridge=bridge,
+            num_speculative_tokens=num_speculative_tokens,
+            settings=settings,
+        )
     if name == "lookup":
         return _lookup(target_tokenizer, num_speculative_tokens)
     if draft_tokenizer is None or bridge is None:
@@ -62,8 +76,16 @@ def make_method(
     return SLEM(bridge, target_tokenizer, draft_tokenizer, settings)
 
 
+def _auto(name: str, **arguments: Any) -> Auto:
+    most = arguments["num_speculative_tokens"] or _MOST_DRAFTS
+    drafting = (
+        None if name == "lookup" else make_method(name, **{**arguments, "num_speculative_tokens": most})
+    )
+    return Auto(_lookup(arguments["target_tokenizer"], None), drafting, most)
+
+
 def choose(bridge: Bridge | None) -> str:
-    """What "auto" means for a pair: lookup without a draft, standard for (nearly) one vocabulary, else slem.
+    """What "auto" drafts with: lookup alone without a draft, standard for (nearly) one vocabulary, else slem.
 
     Measured on SmolLM2 and Gemma-3-270M as drafts of Qwen2.5-Coder-1.5B, SLEM with a greedy draft was
     accepted more than TLI both when greedy (2.94 against 2.30 tokens a target call) and at temperature 1

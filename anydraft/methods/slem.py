@@ -65,24 +65,27 @@ class SLEMProposer:
         self._num_draws = 0
         self._num_outputs = 0
 
-    def propose(self, max_target_tokens: int) -> ProposalGenerator:
+    def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
         settings = self._method.settings
-        if max_target_tokens < 1 or not self._context.ids:
+        # A draft token seldom makes more than one target token: more than what may be proposed is in vain.
+        count = min(settings.num_speculative_tokens, max_target_tokens)
+        if count < 1 or not self._context.ids:
             return EMPTY
         sampled = self._temperature > 0.0
         drafted = yield Rollout(
             context=self._context.ids,
             stable=self._stable,
-            max_tokens=settings.num_speculative_tokens,
+            max_tokens=count,
             temperature=self._temperature,
             stop_ids=self._method.silent_ids,
             min_confidence=settings.min_confidence,
+            min_survival=min_survival,
             noise=self._noise if sampled else None,
             position=self._num_outputs if self._coupled else self._num_draws,
         )
         assert isinstance(drafted, Drafted)
         self._stable = len(self._context.ids)
-        self._num_draws += settings.num_speculative_tokens
+        self._num_draws += count
         ids = self._method.translator.translate(self._tail, drafted.token_ids)
         return Proposal(tuple(ids[:max_target_tokens]), num_draft_tokens=len(drafted.token_ids))
 

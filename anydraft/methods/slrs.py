@@ -94,7 +94,7 @@ class SLRSProposer:
         self._num_draws = 0
         self._num_outputs = 0
 
-    def propose(self, max_target_tokens: int) -> ProposalGenerator:
+    def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
         method = self._method
         count = min(method.settings.num_speculative_tokens, max_target_tokens)
         if count < 1 or not self._context.ids:

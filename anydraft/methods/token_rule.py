@@ -71,7 +71,7 @@ class TokenProposer:
         self._num_draws = 0  # names the draws: each is made once, also where it was drafted in vain before
         self._num_outputs = 0
 
-    def propose(self, max_target_tokens: int) -> ProposalGenerator:
+    def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
         count = min(self._settings.num_speculative_tokens, max_target_tokens)
         if count < 1 or not self._context.ids:
             return EMPTY
@@ -84,6 +84,7 @@ class TokenProposer:
             allowed=self._tokens.allowed,
             stop_ids=self._tokens.stop_ids,
             min_confidence=self._settings.min_confidence,
+            min_survival=min_survival,
             keep_rows=sampled and not self._coupled,
             noise=self._noise if sampled else None,
             position=self._num_outputs if self._coupled else self._num_draws,

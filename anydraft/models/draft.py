@@ -107,14 +107,17 @@ class ModelDraft:
             new = self._feed_list(self._rows[key], ask.context, ask.stable, ask.max_tokens + 1)
             feeds[key] = self._prefill(key, new)
         tokens: dict[Hashable, list[int]] = {key: [] for key in asks}
+        survival: dict[Hashable, float] = dict.fromkeys(asks, 1.0)
         kept: dict[Hashable, list[torch.Tensor]] = {key: [] for key in asks}
         while feeds:
             logits = self._forward(feeds)
             following: dict[Hashable, list[int]] = {}
             for key, row_logits in logits.items():
                 ask = asks[key]
-                drawn = self._draw(ask, row_logits, len(tokens[key]), kept[key])
-                if drawn is None:
+                drawn, confidence = self._draw(ask, row_logits, len(tokens[key]), kept[key])
+                survival[key] *= confidence
+                if drawn is None or survival[key] < ask.min_survival:
+                    del kept[key][len(tokens[key]) :]
                     continue
                 tokens[key].append(drawn)
                 if drawn not in ask.stop_ids and len(tokens[key]) < ask.max_tokens:
@@ -142,26 +145,29 @@ class ModelDraft:
 
     def _draw(
         self, ask: Rollout, logits: torch.Tensor, drawn_before: int, kept: list[torch.Tensor]
-    ) -> int | None:
-        """Draw one draft id from ``logits`` [V]; None where the row is not confident enough."""
+    ) -> tuple[int | None, float]:
+        """Draw one draft id from ``logits`` [V], None where the row is not confident enough; and the row's
+        largest probability (1.0 where nobody asks for it)."""
         allowed = self._drawable if ask.allowed is None else ask.allowed
         scores = logits[: len(allowed)] if ask.allowed is None else logits[allowed]
         greedy = ask.temperature == 0
-        if greedy and not ask.keep_rows and ask.min_confidence <= 0:
-            return int(allowed[int(scores.argmax())])
+        if greedy and not ask.keep_rows and ask.min_confidence <= 0 and ask.min_survival <= 0:
+            return int(allowed[int(scores.argmax())]), 1.0
         row = torch.softmax(scores.float() / (1.0 if greedy else ask.temperature), dim=-1)
-        if float(row.max()) < ask.min_confidence:
-            return None
+        confidence = float(row.max())
+        if confidence < ask.min_confidence:
+            return None, confidence
         if greedy:
             index = int(row.argmax())
-            row = torch.zeros_like(row)
-            row[index] = 1.0
+            if ask.keep_rows:
+                row = torch.zeros_like(row)
+                row[index] = 1.0
         else:
             assert ask.noise is not None, "a sampled rollout needs its request's noise"
             index = ask.noise.categorical(row, "draft", ask.position + drawn_before)
         if ask.keep_rows:
             kept.append(row)
-        return int(allowed[index])
+        return int(allowed[index]), confidence
 
     def _expand(self, key: Hashable, ask: Expand) -> torch.Tensor:
         """Rows after each path; the nodes of one context's tree share their prefixes' keys and values."""

@@ -290,7 +290,7 @@ def test_padded_rows_of_the_draft_are_never_proposed() -> None:
         (tiny.llama(padded_rows=56), tiny.llama()),
     ):
         engine = Engine(target, draft, dtype="float32")
-        assert engine.method == "standard"
+        assert engine.method == "auto(standard+lookup)"
         result = engine.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=30))[0]
         assert list(result.token_ids) == transformers_greedy(target, PROMPTS[0], 30)
 

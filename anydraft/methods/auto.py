@@ -1,0 +1,130 @@
+"""Auto: copy where the text repeats, draft where that pays, else leave the target alone; step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anydraft.methods.base import EMPTY, Method, Prompt, Proposal, ProposalGenerator, Proposer
+from anydraft.methods.costs import Acceptance, CostModel
+from anydraft.methods.lookup import Lookup, LookupProposer
+
+_LONG_MATCH = 5
+"""So many equal last tokens are worth a copy before its acceptance is known."""
+_FIRST_PROBE, _LAST_PROBE = 8, 64
+"""While drafting is off one step in so many drafts all the same; the pause doubles up to the last."""
+_PROBE_LENGTH = 3
+_PLAIN_EVERY = 128
+"""One step in so many proposes nothing, so that the cost of the target alone stays known."""
+
+
+class Auto:
+    """Lookup and, if there is a draft, a drafting method; how much of each follows from measured costs.
+
+    Args:
+        lookup: copies; always there.
+        drafting: the method that suits the pair, or None without a draft.
+        max_tokens: drafted tokens a step at most.
+    """
+
+    def __init__(self, lookup: Lookup, drafting: Method | None, max_tokens: int = 8) -> None:
+        self.lookup = lookup
+        self.drafting = drafting
+        self.max_tokens = max_tokens
+        self.costs = CostModel()
+        self.num_rows = 1
+        """Rows of the current step; the engine sets it."""
+
+    @property
+    def name(self) -> str:
+        return f"auto({self.drafting.name}+lookup)" if self.drafting else "auto(lookup)"
+
+    def start(self, prompt: Prompt) -> AutoProposer:
+        drafting = self.drafting.start(prompt) if self.drafting else None
+        return AutoProposer(self, self.lookup.start(prompt), drafting)
+
+
+class AutoProposer:
+    """One request: its own acceptance of copies and of drafts, and what was decided last."""
+
+    def __init__(self, method: Auto, lookup: LookupProposer, drafting: Proposer | None) -> None:
+        self._method = method
+        self._lookup = lookup
+        self._drafting = drafting
+        self._copied = Acceptance(accepted=1.5, trials=3.0)
+        self._drafted = Acceptance()
+        self._last: Proposal = EMPTY
+        self._steps = 0
+        self._next_probe = 0
+        self._pause = _FIRST_PROBE
+        self.decision = ""
+        """In words, for the statistics."""
+
+    def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
+        self._last = EMPTY
+        self._steps += 1
+        method = self._method
+        plain = method.num_rows not in method.costs.target or self._steps % _PLAIN_EVERY == 0
+        if max_target_tokens > 0 and not plain:
+            copy = self._copy(max_target_tokens)
+            self._last = copy if copy.token_ids else (yield from self._draft(max_target_tokens))
+        return self._last
+
+    def _copy(self, most: int) -> Proposal:
+        method, costs = self._method, self._method.costs
+        length = self._lookup.match_length
+        if not length or (self._drafting is not None and length < _LONG_MATCH and not self._copies_better()):
+            return EMPTY
+        count = min(method.lookup.num_speculative_tokens, most)
+        if costs.known(drafted=False):
+            count, speedup = costs.best_length(count, self._copied.rate, method.num_rows, drafted=False)
+            if not count and length >= _LONG_MATCH and self._is_probe():
+                count = min(_PROBE_LENGTH, most)
+            self.decision = f"copying {count}: {speedup:.2f}x predicted"
+        return Proposal(tuple(self._lookup.copy(count)), source="lookup") if count else EMPTY
+
+    def _copies_better(self) -> bool:
+        return self._copied.rate >= self._drafted.rate
+
+    def _draft(self, most: int) -> ProposalGenerator:
+        if self._drafting is None:
+            return EMPTY
+        method, costs = self._method, self._method.costs
+        count = min(method.max_tokens, most)
+        least = 0.0
+        if costs.known(drafted=True):
+            best, speedup = costs.best_length(count, self._drafted.rate, method.num_rows, drafted=True)
+            self.decision = f"drafting {best or 'off'}: {speedup:.2f}x predicted"
+            if best:
+                # The draft's own confidence says where to stop; the average only whether to start.
+                self._pause = _FIRST_PROBE
+                least = costs.least_survival(self._drafted.rate, method.num_rows, best)
+            elif self._is_probe():
+                count = min(_PROBE_LENGTH, most)
+            else:
+                return EMPTY
+        proposal = yield from self._drafting.propose(count, least)
+        return proposal
+
+    def _is_probe(self) -> bool:
+        if self._steps < self._next_probe:
+            return False
+        self._next_probe = self._steps + self._pause
+        self._pause = min(2 * self._pause, _LAST_PROBE)
+        return True
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        proposed = len(self._last.token_ids)
+        if proposed:
+            accepted = _common(self._last.token_ids, token_ids)
+            (self._copied if self._last.source == "lookup" else self._drafted).observe(proposed, accepted)
+        self._lookup.observe(token_ids)
+        if self._drafting is not None:
+            self._drafting.observe(token_ids)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids are equal."""
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n

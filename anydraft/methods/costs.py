@@ -1,0 +1,121 @@
+"""What a step costs and what a draft is worth: the arithmetic behind ``auto``.
+
+The engine tells how long its forwards took; from these and the acceptance so far follow how many tokens to
+draft, down to none. Seconds everywhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+_MEMORY = 0.2
+"""Weight of the newest measurement, once there are some: machines get busy and calm down again."""
+
+
+@dataclass
+class CostModel:
+    """Measured times: target forwards by their number of tokens, draft forwards by their number of rows."""
+
+    target: dict[int, float] = field(default_factory=dict)
+    draft: dict[int, float] = field(default_factory=dict)
+    _counts: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def observe_target(self, num_tokens: int, seconds: float) -> None:
+        """A target forward over ``num_tokens`` tokens of all rows took so long."""
+        self._average(self.target, "target", num_tokens, seconds)
+
+    def observe_draft(self, num_rows: int, seconds: float) -> None:
+        """A draft forward over ``num_rows`` rows took so long."""
+        self._average(self.draft, "draft", num_rows, seconds)
+
+    def _average(self, table: dict[int, float], name: str, key: int, seconds: float) -> None:
+        count = self._counts[name, key] = self._counts.get((name, key), 0) + 1
+        weight = max(1.0 / count, _MEMORY)
+        table[key] = (1.0 - weight) * table.get(key, 0.0) + weight * seconds
+
+    def known(self, *, drafted: bool) -> bool:
+        """Whether steps with and without proposals (and drafts, if they are drafted) have been seen."""
+        return len(self.target) >= 2 and (bool(self.draft) or not drafted)
+
+    def target_time(self, num_tokens: int) -> float:
+        """Of a forward over so many tokens, between and beyond the measured ones on a line, never less than
+        a smaller one's."""
+        return _on_line(self.target, num_tokens)
+
+    def draft_time(self, num_rows: int) -> float:
+        return _on_line(self.draft, num_rows)
+
+    def speedup(self, length: int, acceptance: float, num_rows: int, *, drafted: bool) -> float:
+        """Predicted tokens a second with ``length`` proposed tokens a row, over those with none.
+
+        Args:
+            acceptance: probability of accepting a token, given that those before it were.
+            num_rows: rows that step together and all propose.
+            drafted: whether a draft model makes the tokens (copies cost nothing).
+        """
+        plain = self.target_time(num_rows)
+        step = self.target_time(num_rows * (1 + length)) + (
+            length * self.draft_time(num_rows) if drafted else 0.0
+        )
+        return expected_tokens(length, acceptance) * plain / step
+
+    def best_length(self, most: int, acceptance: float, num_rows: int, *, drafted: bool) -> tuple[int, float]:
+        """The length of at most ``most`` with the best predicted speed-up, and that speed-up (0 and 1.0 when
+        nothing beats proposing nothing)."""
+        choices = ((self.speedup(n, acceptance, num_rows, drafted=drafted), -n) for n in range(1, most + 1))
+        best, negative = max(choices, default=(1.0, 0))
+        return (-negative, best) if best > 1.0 else (0, best)
+
+    def least_survival(self, acceptance: float, num_rows: int, length: int) -> float:
+        """The chance to be accepted below which one more drafted token costs more than it brings.
+
+        It costs a draft forward and a wider target forward, and brings that chance of a token, which is worth
+        what a token takes at the present rate.
+        """
+        wide = self.target_time(num_rows * (1 + length))
+        draft = self.draft_time(num_rows)
+        seconds_a_token = (wide + length * draft) / expected_tokens(length, acceptance) / num_rows
+        widening = self.target_time(num_rows * (2 + length)) - wide
+        return min((draft + widening) / num_rows / max(seconds_a_token, 1e-9), 1.0)
+
+
+def expected_tokens(length: int, acceptance: float) -> float:
+    """Tokens a step emits when each proposed one is accepted with ``acceptance``: 1 + a + ... + a^length."""
+    if acceptance >= 1.0:
+        return float(length + 1)
+    return (1.0 - acceptance ** (length + 1)) / (1.0 - acceptance)
+
+
+@dataclass
+class Acceptance:
+    """Running estimate of the probability that a proposed token is accepted, given those before it were.
+
+    Counts fade by half in about 20 trials, so that it follows the text.
+    """
+
+    accepted: float = 3.0
+    trials: float = 5.0
+
+    def observe(self, num_proposed: int, num_accepted: int) -> None:
+        """A proposal is one trial for each accepted token and one for the first rejected."""
+        trials = min(num_accepted + 1, num_proposed)
+        fade = 0.966**trials
+        self.accepted = self.accepted * fade + num_accepted
+        self.trials = self.trials * fade + trials
+
+    @property
+    def rate(self) -> float:
+        return self.accepted / self.trials
+
+
+def _on_line(table: dict[int, float], at: int) -> float:
+    if not table:
+        return 0.0
+    keys = sorted(table)
+    if len(keys) == 1:
+        return table[keys[0]]
+    right = min(max(bisect_left(keys, at), 1), len(keys) - 1)
+    low, high = keys[right - 1], keys[right]
+    slope = max((table[high] - table[low]) / (high - low), 0.0)
+    return max(table[low] + slope * (at - low), 0.0)

@@ -1,0 +1,138 @@
+"""Costs, acceptance, and what auto decides from them; no model, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from anydraft.methods.auto import Auto
+from anydraft.methods.base import Prompt, Proposal, ProposalGenerator
+from anydraft.methods.costs import Acceptance, CostModel, expected_tokens
+from anydraft.methods.lookup import Lookup
+
+
+def costs(target: dict[int, float], draft: dict[int, float]) -> CostModel:
+    model = CostModel()
+    for n, seconds in target.items():
+        model.observe_target(n, seconds)
+    for n, seconds in draft.items():
+        model.observe_draft(n, seconds)
+    return model
+
+
+def test_expected_tokens() -> None:
+    assert expected_tokens(0, 0.5) == 1
+    assert expected_tokens(2, 0.5) == 1.75
+    assert expected_tokens(3, 1.0) == 4
+
+
+def test_times_lie_on_the_line_between_measurements() -> None:
+    model = costs({1: 0.10, 5: 0.14}, {1: 0.01})
+    assert model.target_time(1) == pytest.approx(0.10)
+    assert model.target_time(3) == pytest.approx(0.12)
+    assert model.target_time(9) == pytest.approx(0.18)
+    assert costs({1: 0.10, 5: 0.05}, {}).target_time(9) == pytest.approx(0.10)
+
+
+def test_cheap_drafts_and_flat_targets_draft_long() -> None:
+    model = costs({1: 0.1, 9: 0.1}, {1: 0.001})
+    length, speedup = model.best_length(8, 0.9, 1, drafted=True)
+    assert length == 8
+    assert speedup == pytest.approx(expected_tokens(8, 0.9) * 0.1 / 0.108)
+
+
+def test_a_target_that_pays_for_every_token_turns_drafting_off() -> None:
+    model = costs({1: 0.1, 9: 0.9}, {1: 0.02})
+    assert model.best_length(8, 0.6, 1, drafted=True)[0] == 0
+
+
+def test_a_larger_batch_drafts_less() -> None:
+    model = costs({1: 0.1, 8: 0.11, 64: 0.8}, {1: 0.01, 8: 0.02})
+    assert model.best_length(8, 0.7, 1, drafted=True)[0] > model.best_length(8, 0.7, 8, drafted=True)[0]
+
+
+def test_least_survival_is_the_price_of_one_more_token() -> None:
+    model = costs({1: 0.1, 9: 0.1}, {1: 0.02})
+    # One step of one token: 0.12 s for 1.5 tokens, a token is worth 0.08 s, another draft costs 0.02 s.
+    assert model.least_survival(0.5, 1, 1) == pytest.approx(0.25)
+
+
+def test_acceptance_follows_the_text() -> None:
+    acceptance = Acceptance()
+    for _ in range(30):
+        acceptance.observe(4, 4)
+    assert acceptance.rate > 0.97
+    for _ in range(30):
+        acceptance.observe(4, 0)
+    assert acceptance.rate < 0.5
+
+
+class _Drafting:
+    """Proposes 9, 9, ...; counts."""
+
+    name = "nines"
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def start(self, prompt: Prompt) -> _Drafting:
+        return self
+
+    def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
+        self.calls.append(max_target_tokens)
+        return Proposal((9,) * max_target_tokens, num_draft_tokens=max_target_tokens)
+        yield
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        pass
+
+
+def step(proposer: object, most: int = 20) -> Proposal:
+    generator = proposer.propose(most)  # type: ignore[attr-defined]
+    try:
+        next(generator)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("asked for draft rows")
+
+
+def test_the_first_step_measures_the_target_alone() -> None:
+    auto = Auto(Lookup(), _Drafting())
+    proposer = auto.start(Prompt((1, 2, 3)))
+    assert step(proposer).token_ids == ()
+    auto.costs.observe_target(1, 0.1)
+    assert step(proposer).token_ids == (9,) * 8
+
+
+def test_a_long_match_is_copied_before_drafting() -> None:
+    auto = Auto(Lookup(), _Drafting())
+    auto.costs.observe_target(1, 0.1)
+    proposer = auto.start(Prompt((1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5)))
+    proposal = step(proposer)
+    assert proposal.source == "lookup"
+    assert proposal.token_ids[:2] == (6, 7)
+
+
+def test_a_bad_draft_is_turned_off_and_probed_ever_more_seldom() -> None:
+    drafting = _Drafting()
+    auto = Auto(Lookup(), drafting)
+    auto.costs = costs({1: 0.1, 9: 0.2}, {1: 0.02})
+    proposer = auto.start(Prompt((1, 2, 3)))
+    for i in range(300):
+        step(proposer)
+        proposer.observe([1000 + i])
+    assert len(drafting.calls) < 20
+    assert "off" in proposer.decision
+    assert set(drafting.calls[-3:]) == {3}
+
+
+def test_a_good_draft_stays_on() -> None:
+    drafting = _Drafting()
+    auto = Auto(Lookup(), drafting)
+    auto.costs = costs({1: 0.1, 9: 0.11}, {1: 0.005})
+    proposer = auto.start(Prompt((1, 2, 3)))
+    for i in range(50):
+        proposal = step(proposer)
+        proposer.observe([*proposal.token_ids, 1000 + i])
+    assert len(drafting.calls) >= 45
