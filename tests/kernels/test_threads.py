@@ -37,11 +37,17 @@ def test_callers_in_several_threads(packed):
 
 def test_a_forked_child_has_its_own_threads(packed):
     x = torch.randn(3, 200)
-    expected = packed(x)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if torch.equal(packed(x), expected) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        expected = packed(x)
+        child = os.fork()
+        if child == 0:
+            same = torch.equal(packed(x), expected)
+            os._exit(0 if same and len(os.listdir("/proc/self/task")) == 2 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_more_threads_than_cores(packed):
