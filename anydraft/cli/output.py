@@ -24,6 +24,12 @@ def print_text(text: str = "") -> None:
     sys.stdout.flush()
 
 
+def print_progress(line: str) -> None:
+    """A line on stderr while something long goes on."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
 @contextmanager
 def pull_progress(name: str) -> Iterator[Progress]:
     """Progress of a pull on stderr: a bar on a terminal, a line a step elsewhere."""

@@ -1,0 +1,80 @@
+"""``anydraft bench``: how fast on this machine?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    target: Annotated[str, typer.Argument(help="Packaged name, folder, GGUF file or hub id.")],
+    drafts: Annotated[list[str], typer.Argument(help="One or more drafts, named the same way.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to measure; may be given again.", metavar="NAME")
+    ] = None,
+    batch_size: Annotated[list[int] | None, typer.Option(help="Rows at once; may be given again.")] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="transformers, transformers-lookup or transformers-assisted; may be given again."),
+    ] = None,
+    num_prompts: Annotated[
+        int, typer.Option(help="Prompts of the package: code, chat and maths in turn.")
+    ] = 12,
+    prompts: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Your own: a prompt a line, or JSON lines.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens to generate for each prompt at most.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of sampled runs.")] = 0,
+    num_speculative_tokens: Annotated[int | None, typer.Option(help="Draft tokens a step.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; by default chosen.")
+    ] = None,
+    draft_quantization: Annotated[
+        str, typer.Option(help="Weights of the drafts: auto, none, int8 or int4.", metavar="NAME")
+    ] = "auto",
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure TARGET alone and with each draft and method, on the same prompts, in alternating order.
+
+    Speed-ups are medians of the prompts' own ratios to the target alone, with a 95 % interval.
+    """
+    from anydraft.bench.bench import BenchOptions
+    from anydraft.bench.bench import bench as run_bench
+    from anydraft.bench.peers import PEERS
+    from anydraft.bench.prompts import file_prompts, packaged_prompts
+    from anydraft.cli.output import print_json, print_progress, print_text
+    from anydraft.errors import UsageError
+    from anydraft.methods.select import METHODS
+    from anydraft.rules.params import SamplingParams
+
+    unknown = [m for m in method or () if m not in METHODS]
+    if unknown:
+        raise UsageError(f"--method {unknown[0]} is unknown; use one of {', '.join(METHODS)}")
+    unknown = [p for p in peer or () if p not in PEERS]
+    if unknown:
+        raise UsageError(f"--peer {unknown[0]} is unknown; use one of {', '.join(PEERS)}")
+    if any(size < 1 for size in batch_size or ()):
+        raise UsageError("--batch-size must be at least 1")
+    chosen = file_prompts(prompts) if prompts is not None else packaged_prompts(num_prompts)
+    options = BenchOptions(
+        target=target,
+        drafts=tuple(drafts),
+        methods=tuple(method or ("auto",)),
+        batch_sizes=tuple(batch_size or (1,)),
+        peers=tuple(peer or ()),
+        num_speculative_tokens=num_speculative_tokens,
+        dtype=dtype,
+        device=device,
+        draft_quantization=draft_quantization,
+    )
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    report = run_bench(options, chosen, params, print_progress)
+    if json:
+        print_json(report.to_dict())
+    else:
+        print_text(report.to_markdown())

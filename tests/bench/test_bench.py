@@ -1,0 +1,126 @@
+"""The bench: what it runs, in which order, and what it makes of the times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from anydraft.bench.measure import Series, Timed, measure, median_and_interval, per_position
+from anydraft.bench.prompts import BenchPrompt, file_prompts, packaged_prompts
+from anydraft.cli.main import app
+from anydraft.engine import RequestStats
+from anydraft.errors import UsageError
+from anydraft.rules.params import SamplingParams
+from tests import tiny
+
+
+class _Fake:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self._log = log
+
+    def run(self, prompts: Sequence[BenchPrompt], params: SamplingParams) -> Timed:
+        self._log.append(f"{self.name}:{','.join(p.id for p in prompts)}")
+        return Timed(2.0, tuple((1, 2) for _ in prompts), RequestStats())
+
+
+def test_the_order_rotates_and_every_configuration_is_warmed_up() -> None:
+    log: list[str] = []
+    prompts = [BenchPrompt(str(i), "x", prompt="p") for i in range(5)]
+    series = measure([_Fake("a", log), _Fake("b", log)], prompts, SamplingParams(), 2)
+    assert log[:2] == ["a:0,1", "b:0,1"]
+    assert log[2:] == ["a:0,1", "b:0,1", "b:2,3", "a:2,3", "a:4", "b:4"]
+    assert [len(s.runs) for s in series] == [3, 3]
+    assert series[0].tokens_per_second == pytest.approx(10 / 6)
+
+
+def test_ratios_are_prompt_by_prompt() -> None:
+    base = Series("AR", [Timed(1.0, ((1, 2),), RequestStats()), Timed(4.0, ((1, 2),), RequestStats())])
+    other = Series("x", [Timed(0.5, ((1, 2),), RequestStats()), Timed(4.0, ((1, 3),), RequestStats())])
+    assert other.ratios(base) == [2.0, 1.0]
+    assert other.same_outputs(base) == (1, 2)
+
+
+def test_median_and_interval_bracket() -> None:
+    median, low, high = median_and_interval([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert median == 3.0
+    assert 1.0 <= low <= median <= high <= 100.0
+
+
+def test_acceptance_per_position_is_a_share_of_the_drafts() -> None:
+    stats = RequestStats()
+    stats.record(3, 2, lookup=False, draft_model_tokens=3)
+    stats.record(2, 0, lookup=False, draft_model_tokens=2)
+    assert per_position(stats) == [0.5, 0.5, 0.0]
+
+
+def test_packaged_prompts_come_in_turn() -> None:
+    prompts = packaged_prompts(6)
+    assert [p.category for p in prompts] == ["code", "writing", "maths"] * 2
+    assert all(bool(p.prompt) != bool(p.messages) for p in packaged_prompts(100))
+    with pytest.raises(UsageError, match="asked for"):
+        packaged_prompts(10_000)
+
+
+def test_prompts_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(
+        'plain text\n\n{"prompt": "p", "id": "a"}\n{"messages": [{"role": "user", "content": "m"}]}\n'
+    )
+    plain, raw, chat = file_prompts(path)
+    assert (plain.text, raw.text, chat.text) == ("plain text", "p", "m")
+    path.write_text('{"prompt": "p", "messages": []}\n')
+    with pytest.raises(UsageError, match="either 'prompt'"):
+        file_prompts(path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        file_prompts(tmp_path / "none")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    paths = []
+    for name, (model, tokenizer) in {"target": tiny.llama(), "draft": tiny.gemma3()}.items():
+        folder = tmp_path_factory.mktemp(name)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        paths.append(str(folder))
+    return paths[0], paths[1]
+
+
+def test_the_command_reports_every_configuration(folders: tuple[str, str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("def fib(n):\nThe quick brown fox\n")
+    given = "--method slem --method lookup --batch-size 1 --batch-size 2 --peer transformers --max-tokens 8"
+    given += f" --peer transformers-assisted --dtype float32 --json --prompts {prompts}"
+    arguments = ["bench", *folders, *given.split()]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert [b["batch_size"] for b in report["batches"]] == [1, 2]
+    rows = {row["configuration"]: row for row in report["batches"][0]["rows"]}
+    draft = f"slem <- {folders[1]}"
+    assert list(rows) == ["AR", "transformers", "transformers-assisted", draft, "lookup"]
+    assert rows["AR"]["speedup_median"] == 1.0
+    assert rows[draft]["same_outputs"] == rows[draft]["outputs"] == 2
+    assert rows["transformers"]["same_outputs"] == 2
+    assert rows[draft]["draft_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "magic"], "magic"),
+        (["--peer", "magic"], "magic"),
+        (["--batch-size", "0"], "at least 1"),
+        (["--num-prompts", "100000"], "asked for"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "target", "draft", *arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
