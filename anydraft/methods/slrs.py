@@ -41,7 +41,7 @@ class SLRS:
         bridge: of the pair of vocabularies.
         tokenizer: the draft's.
         target_vocab_size: V_target, the width of the target's rows.
-        settings: ``extra`` may hold "epsilon", the least mass that is worth a draft row (default 0.02), and
+        settings: ``extra`` may hold "epsilon", the least mass that is worth a draft row (default 0.1), and
             "max_rows", the most draft rows of one tree (default 8).
 
     Raises:
@@ -61,7 +61,7 @@ class SLRS:
         self.tokenizer = tokenizer
         self.target_vocab_size = target_vocab_size
         self.settings = settings or DraftSettings()
-        self.epsilon = float(self.settings.extra.get("epsilon", 0.02))
+        self.epsilon = float(self.settings.extra.get("epsilon", 0.1))
         self.max_rows = int(self.settings.extra.get("max_rows", 8))
         if not 0.0 <= self.epsilon <= 1.0 or self.max_rows < 1:
             raise UsageError(

@@ -123,6 +123,17 @@ def test_coupled_drafts_draw_at_output_positions_and_need_no_rows() -> None:
     assert not any(ask.keep_rows for ask in backend.asks)
 
 
+def test_sampled_drafts_name_each_draw_once() -> None:
+    tokenizer = ToyTokenizer(["a", "b"])
+    backend = ScriptedDraft(tokenizer, [1])
+    method = Standard(bridge(tokenizer, tokenizer), tokenizer, 2, DraftSettings(3))
+    proposer = method.start(Prompt((0,), temperature=1.0, noise=KeyedNoise(1)))
+    for _ in range(3):
+        propose(proposer, backend)
+        proposer.observe([1])
+    assert [ask.position for ask in backend.asks] == [0, 3, 6]
+
+
 def test_no_room_no_question() -> None:
     tokenizer = ToyTokenizer(["a", "b"])
     backend = ScriptedDraft(tokenizer, [1, 1, 1])
