@@ -3,5 +3,14 @@
 from anydraft.kernels.library import available, unavailable_reason
 from anydraft.kernels.linear import PackedLinear, WeightFormat
 from anydraft.kernels.replace import replace_linears
+from anydraft.kernels.threads import num_threads, own_threads
 
-__all__ = ["PackedLinear", "WeightFormat", "available", "replace_linears", "unavailable_reason"]
+__all__ = [
+    "PackedLinear",
+    "WeightFormat",
+    "available",
+    "num_threads",
+    "own_threads",
+    "replace_linears",
+    "unavailable_reason",
+]

@@ -9,6 +9,7 @@ import torch
 
 from anydraft.kernels.library import WeightStruct, available, load
 from anydraft.kernels.linear import PackedLinear, WeightFormat
+from anydraft.kernels.threads import num_threads
 
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
@@ -266,7 +267,7 @@ class Decoder:
             ctypes.addressof(self._struct),
             ctypes.addressof(batch),
             logits.data_ptr(),
-            torch.get_num_threads(),
+            num_threads(),
         ):
             raise MemoryError(f"no memory for a forward pass of {len(ids)} tokens")
         return logits

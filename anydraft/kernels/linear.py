@@ -11,6 +11,7 @@ from torch import nn
 from anydraft.errors import UsageError
 from anydraft.kernels.library import FORMATS, WeightStruct, load
 from anydraft.kernels.quantize import Quantized, quantize
+from anydraft.kernels.threads import num_threads
 
 WeightFormat = Literal["bf16", "int8", "int4"]
 
@@ -115,6 +116,6 @@ class PackedLinear(nn.Module):
         x = x.contiguous()
         y = torch.empty((*x.shape[:-1], self.out_features), dtype=x.dtype)
         rows = x.numel() // self.in_features
-        if self._call(self._pointer, x.data_ptr(), y.data_ptr(), rows, is_bf16, torch.get_num_threads()):
+        if self._call(self._pointer, x.data_ptr(), y.data_ptr(), rows, is_bf16, num_threads()):
             raise MemoryError(f"no memory for {rows} rows of {self.in_features} activations")
         return y

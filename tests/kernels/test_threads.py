@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from anydraft.kernels import PackedLinear
+from anydraft.kernels import PackedLinear, num_threads, own_threads
 
 
 @pytest.fixture
@@ -58,5 +58,23 @@ def test_more_threads_than_cores(packed):
         for count in (1, 16, 3):
             torch.set_num_threads(count)
             assert torch.equal(packed(x), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_own_threads_leaves_the_cores_to_the_kernels(packed):
+    x = torch.randn(5, 200)
+    expected = packed(x)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="inside"), own_threads():
+            assert (torch.get_num_threads(), num_threads()) == (1, 2)
+            with own_threads():
+                assert (torch.get_num_threads(), num_threads()) == (1, 2)
+            assert (torch.get_num_threads(), num_threads()) == (1, 2)
+            assert torch.equal(packed(x), expected)
+            raise RuntimeError("inside")
+        assert (torch.get_num_threads(), num_threads()) == (2, 2)
     finally:
         torch.set_num_threads(before)
