@@ -36,9 +36,9 @@ def test_standard_and_none() -> None:
 
 
 def test_auto_goes_by_the_pair() -> None:
-    assert make("auto", SAME).name == "standard"
-    assert make("auto", OTHER).name == "slem"
-    assert make("auto", None).name == "lookup"
+    assert make("auto", SAME).name == "auto(standard+lookup)"
+    assert make("auto", OTHER).name == "auto(slem+lookup)"
+    assert make("auto", None).name == "auto(lookup)"
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

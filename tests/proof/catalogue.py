@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anydraft.rules.params import SamplingParams
 from tests.proof.worlds import MergeTokenizer, ToyTokenizer, World
 
@@ -183,6 +185,9 @@ WORLDS = [*SAME, *SHARED, *DISJOINT]
 
 STRINGS = [world for world in WORLDS if world.name != "no text in common"]
 """Where some text of the draft begins with a token of the target."""
+
+REPETITIVE = [replace(world, prompt=8 * world.prompt) for world in SHARED[:8]]
+"""Where there is something to copy at first, and something else to draft when the output goes its own way."""
 
 
 def world_named(name: str) -> World:

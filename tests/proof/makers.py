@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from anydraft.methods.auto import Auto
 from anydraft.methods.base import DraftSettings, Method
 from anydraft.methods.lookup import Lookup
 from anydraft.methods.slem import SLEM
@@ -48,3 +49,12 @@ def slrs_whole(world: World) -> Method:
 
 def slrs_two_rows(world: World) -> Method:
     return slrs(world, epsilon=0.15, max_rows=2)
+
+
+def auto(world: World) -> Method:
+    """Copies and sampled drafts, by turns, where both pay and a third draft seldom does."""
+    method = Auto(Lookup(world.num_speculative_tokens, min_ngram=1, stop_ids=world.stop_ids), tli(world), 3)
+    for num_tokens, seconds in [(1, 0.1), (4, 0.13)]:
+        method.costs.observe_target(num_tokens, seconds)
+    method.costs.observe_draft(1, 0.02)
+    return method

@@ -9,9 +9,9 @@ import pytest
 from anydraft.methods.base import DraftSettings
 from anydraft.methods.tli import TLI
 from anydraft.rules.noise import CoupledNoise, KeyedNoise, Noise
-from tests.proof.catalogue import SAME, SHARED, STRINGS, WORLDS
+from tests.proof.catalogue import REPETITIVE, SAME, SHARED, STRINGS, WORLDS
 from tests.proof.laws import exact, prompt, run_request, take_step
-from tests.proof.makers import Make, lookup, slem, slrs, standard, tli
+from tests.proof.makers import Make, auto, lookup, slem, slrs, standard, tli
 from tests.proof.test_exact import case_id
 from tests.proof.worlds import TableDraft, World
 
@@ -20,6 +20,7 @@ PAIRS = [
     *((tli, world) for world in [*SAME, *SHARED]),
     *((slrs, world) for world in STRINGS),
     *((slem, world) for world in WORLDS),
+    *((auto, world) for world in REPETITIVE),
     *((lookup, world) for world in WORLDS),
 ]
 

@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from tests.proof.catalogue import SAME, SHARED, STRINGS, WORLDS, world_named
+from tests.proof.catalogue import REPETITIVE, SAME, SHARED, STRINGS, WORLDS, world_named
 from tests.proof.enumeration import distance
 from tests.proof.laws import RULES, accepted_law, ar_law, speculative_law, whole_law
-from tests.proof.makers import Make, lookup, slem, slrs, slrs_two_rows, slrs_whole, standard, tli
+from tests.proof.makers import Make, auto, lookup, slem, slrs, slrs_two_rows, slrs_whole, standard, tli
 from tests.proof.worlds import World
 
 TOLERANCE = 1e-12
@@ -20,6 +20,7 @@ CASES = [
     *product([tli], ["rejection", "block"], [*SAME, *SHARED]),
     *product([slrs, slrs_whole, slrs_two_rows], ["rejection", "block"], STRINGS),
     *product([tli, slrs], ["exact"], SHARED[:4]),
+    *product([auto], ["rejection", "block"], REPETITIVE),
     *product([slem, lookup], ["exact"], WORLDS),
 ]
 
@@ -42,6 +43,8 @@ WHOLE = [world_named("long blocks"), world_named("forbidden tokens"), world_name
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
+        (auto, "rejection"),
+        (auto, "block"),
         (tli, "rejection"),
         (tli, "block"),
         (slrs, "rejection"),

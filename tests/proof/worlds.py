@@ -150,9 +150,11 @@ class TableDraft:
     def _roll_out(self, ask: Rollout, context: tuple[int, ...]) -> Drafted:
         drawn: list[int] = []
         rows = []
+        survival = 1.0
         for i in range(ask.max_tokens):
             row = self.row((*context, *drawn), ask.temperature, ask.allowed)
-            if float(row.max()) < ask.min_confidence:
+            survival *= float(row.max())
+            if float(row.max()) < ask.min_confidence or survival < ask.min_survival:
                 break
             if ask.temperature == 0.0:
                 index = int(row.argmax())
