@@ -30,11 +30,11 @@ INLINE v8 widen(const uint16_t *p) {
 
 INLINE float sum(v8 v) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
 
-/* e^x by 2^n * polynomial(r), relative error about 2e-7; below -87 it is 0. */
+/* e^x by 2^n * polynomial(r), relative error about 2e-7; 0 below -87, and e^88 above 88. */
 INLINE v8 exp8(v8 x) {
-    const v8 zero = {0}, low = zero - 87.0f;
-    i8 under = x < low;
-    x = (v8)(((i8)x & ~under) | ((i8)low & under));
+    const v8 zero = {0}, low = zero - 87.0f, high = zero + 88.0f;
+    i8 under = x < low, over = x > high;
+    x = (v8)(((i8)x & ~(under | over)) | ((i8)low & under) | ((i8)high & over));
     const v8 magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     v8 shifted = x * 1.44269504088896341f + magic;
     v8 n = shifted - magic;
