@@ -10,7 +10,7 @@ from anydraft.vocab.text import encode_bytes
 from anydraft.vocab.tokenizer import Tokenizer
 from anydraft.vocab.vocabulary import Role
 
-_ADVANCE = 256
+_ADVANCE = 160
 """Bytes in the window from which on a cut is looked for."""
 _RIGHT = 64
 """Bytes that must stand right of a cut, so that what comes later cannot reach across it."""

@@ -81,6 +81,12 @@ def test_bos_by_role_others_by_surface_pad_and_unk_never() -> None:
     assert bridge.target_to_draft.tolist() == [2, -1, -1, 3]
 
 
+def test_padding_of_one_is_nothing_in_the_other_whatever_its_surface() -> None:
+    pad, other = vocabulary((Role.PAD, "<fill>")), vocabulary((Role.OTHER, "<fill>"))
+    assert Bridge(pad, other).draft_to_target.tolist() == [-1]
+    assert Bridge(other, pad).draft_to_target.tolist() == [-1]
+
+
 def test_control_never_meets_text_of_the_same_surface() -> None:
     """Qwen's plain text <unk> and Gemma's special one, and the literal marker in a text."""
     bridge = Bridge(vocabulary(b"<unk>", TURN), vocabulary((Role.UNK, "<unk>"), b"<|im_end|>"))

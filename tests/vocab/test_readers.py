@@ -174,16 +174,13 @@ def test_a_declared_bos_is_added_only_if_the_tokenizer_adds_it() -> None:
 
 
 def test_control_surfaces_in_a_text_are_text_but_text_pieces_are_still_found() -> None:
-    tokenizer = byte_level()
-    tokenizer.add_special_tokens([AddedToken("<|im_end|>", normalized=False)])
-    tokenizer.add_tokens([AddedToken("\n\n", normalized=False)])
+    tokenizer = byte_level(["<|"], [("<", "|")])
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in ("<|im_end|>", "\n\n")])
+    tokenizer.add_tokens([AddedToken("\t\t", normalized=False)])
     read = read_tokenizer(tokenizer)
-    text = "a<|im_end|>b\n\nc"
-    ids = read.encode(text)
-    assert 256 not in ids
-    assert 257 in ids
-    assert read.vocabulary.bytes_of(ids) == text.encode()
-    assert 256 in tokenizer.encode(text).ids  # the original is as it was
+    assert read.encode("a<|im_end|>b") == [ord("a"), 256, *b"im_end|>b"]  # merged as any text
+    assert read.encode("a\n\nb\t\tc") == [ord("a"), 258, ord("b"), 259, ord("c")]
+    assert 257 in tokenizer.encode("a<|im_end|>b").ids  # the original is as it was
     assert not tokenizer.encode_special_tokens
 
 

@@ -254,6 +254,16 @@ def test_without_any_harmless_cut_the_work_is_bounded_all_the_same() -> None:
     assert 5 < len(context.ids) < 20
 
 
+def test_a_token_that_forms_long_after_its_beginning_is_not_cut() -> None:
+    """The first bytes of such a token look harmless until its last one comes."""
+    rng = random.Random(1)
+    draft = LongestMatch(vocabulary(b"a", b" ", b"y", b"a " + b"y" * 40))
+    target = vocabulary(b"a", b" ", b"y")
+    text = b"".join(b"a " * rng.randrange(1, 99) + b"y" * 40 + b" " for _ in range(30))
+    steps = [[b"a y".index(byte)] for byte in text]
+    follow(draft, Bridge(target, draft.vocabulary), steps, every=50)
+
+
 def test_the_context_gets_shorter() -> None:
     """Case 1: it ends in "un", the step emits "related", and both ids become one."""
     draft = LongestMatch(vocabulary(b"un", b"related", b"unrelated", b" "))
