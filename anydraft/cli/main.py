@@ -21,13 +21,15 @@ from typing import Annotated, Any
 import typer
 
 from anydraft._version import __version__
+from anydraft.cli.bench import bench
 from anydraft.cli.check import check
 from anydraft.cli.models import models
 from anydraft.cli.pull import pull
 from anydraft.cli.run import run
+from anydraft.cli.verify import verify
 from anydraft.errors import AnyDraftError
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, check, models, pull)
+COMMANDS: tuple[Callable[..., None], ...] = (run, check, verify, bench, models, pull)
 """In the order of ``--help``."""
 
 _INTERRUPTED = 130
