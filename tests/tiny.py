@@ -88,20 +88,20 @@ def sentencepiece_like(vocab_size: int = 500) -> Any:
 
 
 def _small(tokenizer: Any, padded_rows: int) -> dict[str, Any]:
-    return dict(
-        vocab_size=len(tokenizer) + padded_rows,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+    return {
+        "vocab_size": len(tokenizer) + padded_rows,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
         # Large weights make peaked rows: a random model then has opinions, and ties are out of reach.
-        initializer_range=0.3,
-    )
+        "initializer_range": 0.3,
+    }
 
 
 @cache
