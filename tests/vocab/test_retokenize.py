@@ -227,6 +227,16 @@ def test_a_hundred_thousand_equal_characters_are_bounded_work(draft: str, charac
     assert recording.vocabulary.bytes_of(context.ids) == start + character.encode() * 101_200
 
 
+@pytest.mark.parametrize("draft", real.NAMES)
+def test_text_without_any_edge_of_a_word_is_exact_as_well(draft: str) -> None:
+    rng = random.Random(draft)
+    target = "smollm2" if draft != "smollm2" else "gemma3"
+    for low, high in [(0x4E00, 0x9FA5), (0x61, 0x7A)]:
+        text = "".join(chr(rng.randint(low, high)) for _ in range(3_000 if low < 128 else 1_200))
+        steps = in_steps(rng, real.tokenizer(target).encode(text))
+        follow(real.tokenizer(draft), real.bridge(target, draft), steps, every=100)
+
+
 class Unsplittable:
     """One token for the whole text, whatever its length: no cut is ever harmless."""
 
@@ -378,6 +388,16 @@ def test_the_targets_dummy_space_is_no_text() -> None:
     assert context.ids == draft.encode("Hello")
     context.append(target.encode_continuation(" world"))
     assert context.ids == draft.encode("Hello world")
+
+
+def test_text_after_a_control_token_is_no_start_of_a_document() -> None:
+    qwen, mistral = real.tokenizer("qwen2.5"), real.tokenizer("mistral-32k")
+    context = DraftContext(mistral, real.bridge("qwen2.5", "mistral-32k"))
+    context.append([qwen.vocabulary.eos_id, *qwen.encode("Hello")])  # type: ignore[list-item]
+    assert context.ids == [mistral.vocabulary.eos_id, *mistral.encode_continuation("Hello")]
+    context = DraftContext(qwen, real.bridge("mistral-32k", "qwen2.5"))
+    context.append([mistral.vocabulary.eos_id, *mistral.encode_continuation(" Hello")])  # type: ignore[list-item]
+    assert context.ids == [qwen.vocabulary.eos_id, *qwen.encode(" Hello")]
 
 
 def test_rejected_drafts_leave_no_trace() -> None:
