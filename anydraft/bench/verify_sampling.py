@@ -66,7 +66,7 @@ def groups_of(draws: Sequence[Draw], position: int, row: Callable[[Draw], torch.
     ]
 
 
-def tests_of(groups: dict[tuple[str, str], list[Group]]) -> list[NamedTest]:
+def all_tests(groups: dict[tuple[str, str], list[Group]]) -> list[NamedTest]:
     """Both tests of each context and position ("context 1", "first token"), and of all together."""
     tests = []
     everything = [group for some in groups.values() for group in some]
@@ -125,7 +125,7 @@ def check_sampling(
         num_draws=len(contexts) * num_draws,
         num_draft_tokens=drafted,
         num_accepted_tokens=accepted,
-        tests=tuple(tests_of(groups)),
+        tests=tuple(all_tests(groups)),
     )
 
 

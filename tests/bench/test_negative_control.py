@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from anydraft.bench.frequencies import Group, holm
-from anydraft.bench.verify_sampling import groups_of, tests_of
+from anydraft.bench.verify_sampling import all_tests, groups_of
 from tests import tiny
 
 CONTEXT = "The quick brown fox"
@@ -65,7 +65,7 @@ def smallest_p_value(draws: Sequence[tuple[int, ...]]) -> float:
         ("context", f"token {position + 1}"): groups_of(draws, position, target_row)
         for position in range(LENGTH)
     }
-    return min(holm([test.result.p_value for test in tests_of(groups)]))
+    return min(holm([test.result.p_value for test in all_tests(groups)]))
 
 
 @pytest.mark.parametrize("assisted", ASSISTED.values(), ids=list(ASSISTED))
