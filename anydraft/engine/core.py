@@ -101,7 +101,7 @@ class EngineCore:
     def _propose(self) -> list[Proposal]:
         if self._auto is not None:
             self._auto.num_rows = len(self._running)
-        forwards = getattr(self._draft, "num_forwards", 0)
+        forwards, prefill_time = self._draft_work()
         started = time.perf_counter()
         generators: dict[Hashable, ProposalGenerator] = {
             request.id: request.proposer.propose(request.room_for_proposal)
@@ -110,13 +110,23 @@ class EngineCore:
         }
         proposals = drive(generators, self._draft)
         seconds = time.perf_counter() - started
-        forwards = getattr(self._draft, "num_forwards", 0) - forwards
-        if self._auto is not None and forwards:
-            self._auto.costs.observe_draft(len(self._running), seconds / forwards)
+        if self._auto is not None:
+            self._observe_draft(seconds, forwards, prefill_time)
         for request in self._running:
             request.stats.draft_time += seconds / len(self._running)
             request.stats.decision = getattr(request.proposer, "decision", "")
         return [proposals.get(request.id, EMPTY) for request in self._running]
+
+    def _draft_work(self) -> tuple[int, float]:
+        """Forwards of the draft so far, and seconds that it read long contexts; zeros if it does not tell."""
+        return getattr(self._draft, "num_forwards", 0), getattr(self._draft, "prefill_time", 0.0)
+
+    def _observe_draft(self, seconds: float, forwards_before: int, prefill_time_before: float) -> None:
+        """Tell auto what a draft forward costs: reading a prompt is paid once and says nothing of it."""
+        forwards, prefill_time = self._draft_work()
+        if self._auto is not None and forwards > forwards_before:
+            drawing = seconds - (prefill_time - prefill_time_before)
+            self._auto.costs.observe_draft(len(self._running), drawing / (forwards - forwards_before))
 
     def _verify_forward(self, proposals: Sequence[Proposal]) -> torch.Tensor:
         """Logits [rows, longest proposal + 1, V]."""

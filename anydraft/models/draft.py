@@ -6,6 +6,7 @@ row keeps the longest prefix that it holds already and is fed the rest.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +44,8 @@ class ModelDraft:
         self._order: list[Hashable] = []
         self._drawable = torch.arange(min(len(tokenizer.vocabulary), runner.vocab_size), device=runner.device)
         self.num_forwards = 0
+        self.prefill_time = 0.0
+        """Seconds spent on reading long new contexts, apart from the forwards that draw."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -96,8 +99,9 @@ class ModelDraft:
         if len(new) <= 8:
             return new
         row = self._rows[key]
+        started = time.perf_counter()
         self._runner.prefill(self._order.index(key), new[:-1], len(row.fed))
-        self.num_forwards += 1
+        self.prefill_time += time.perf_counter() - started
         row.fed.extend(new[:-1])
         return new[-1:]
 
