@@ -4,6 +4,9 @@
  * Every value of a token is computed in an order that depends only on that token and on what it may see, never
  * on which other tokens share the pass: verifying a block gives the bits of decoding one token at a time. */
 #include <math.h>
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#endif
 
 #include "decoder.h"
 
@@ -22,13 +25,35 @@ INLINE v8 load(const float *p) {
 INLINE void store(float *p, v8 v) { memcpy(p, &v, sizeof v); }
 
 INLINE v8 widen(const uint16_t *p) {
+#if defined(__AVX2__) && defined(__FMA__)
+    return (v8)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+#else
     h8 h;
     memcpy(&h, p, sizeof h);
     i8 w = __builtin_convertvector(h, i8) << 16;
     return (v8)w;
+#endif
+}
+
+INLINE v8 multiply_add(v8 a, v8 b, v8 c) {
+#if defined(__AVX2__) && defined(__FMA__)
+    return (v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
 }
 
 INLINE float sum(v8 v) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
+
+/* sum() of each of four */
+INLINE void sum4(const v8 v[4], float *out) {
+#if defined(__AVX2__) && defined(__FMA__)
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps((__m256)v[0], (__m256)v[1]), _mm256_hadd_ps((__m256)v[2], (__m256)v[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#else
+    for (int i = 0; i < 4; i++) out[i] = sum(v[i]);
+#endif
+}
 
 /* e^x by 2^n * polynomial(r), relative error about 2e-7; 0 below -87, and e^88 above 88. */
 INLINE v8 exp8(v8 x) {
@@ -100,49 +125,104 @@ INLINE int64_t visible(const decoder_pass *p, int64_t t, int64_t *first, const i
     return context - *first + *branch_count;
 }
 
+/* A token's view of one head of keys or values: the slots of its row, one after the other. */
+typedef struct {
+    const uint16_t *start;
+    const int32_t *branch;
+    int64_t first, chain, d;
+} slot_view;
+
+INLINE const uint16_t *slot_row(const slot_view *view, int64_t i) {
+    return view->start + (i < view->chain ? view->first + i : view->branch[i - view->chain]) * view->d;
+}
+
+/* Scores of HEADS queries with KEYS keys from i on; each has one accumulator over the dimensions. */
+INLINE void score_block(const int HEADS, const int KEYS, const float *q, const slot_view *keys, int64_t i,
+                        float *scores, int64_t stride) {
+    const int64_t d = keys->d;
+    const uint16_t *key[4];
+    v8 acc[2][4];
+    for (int k = 0; k < KEYS; k++) key[k] = slot_row(keys, i + k);
+    for (int h = 0; h < HEADS; h++)
+        for (int k = 0; k < KEYS; k++) acc[h][k] = (v8){0};
+    for (int64_t j = 0; j < d; j += 8)
+        for (int k = 0; k < KEYS; k++) {
+            const v8 wide = widen(key[k] + j);
+            for (int h = 0; h < HEADS; h++) acc[h][k] = multiply_add(wide, load(q + h * d + j), acc[h][k]);
+        }
+    for (int h = 0; h < HEADS; h++)
+        if (KEYS == 4) sum4(acc[h], scores + h * stride + i);
+        else scores[h * stride + i] = sum(acc[h][0]);
+}
+
+INLINE void score(const int HEADS, const float *q, const slot_view *keys, int64_t n, float *scores, int64_t stride) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) score_block(HEADS, 4, q, keys, i, scores, stride);
+    for (; i < n; i++) score_block(HEADS, 1, q, keys, i, scores, stride);
+}
+
+/* Scores to weights that add up to 1; the row is padded to a multiple of 8. */
+static void soften(float *s, int64_t n, int64_t padded) {
+    for (int64_t i = n; i < padded; i++) s[i] = -INFINITY;
+    v8 tops = load(s);
+    for (int64_t i = 8; i < padded; i += 8) {
+        const v8 v = load(s + i);
+        const i8 above = v > tops;
+        tops = (v8)(((i8)v & above) | ((i8)tops & ~above));
+    }
+    float top = tops[0];
+    for (int i = 1; i < 8; i++) top = tops[i] > top ? tops[i] : top;
+    v8 total = {0};
+    for (int64_t i = 0; i < padded; i += 8) {
+        const v8 e = exp8(load(s + i) - top);
+        store(s + i, e);
+        total += e;
+    }
+    const float inverse = 1.0f / sum(total);
+    for (int64_t i = 0; i < padded; i += 8) store(s + i, load(s + i) * inverse);
+}
+
+/* Weighted sum of the values for HEADS heads, VECTORS * 8 dimensions from j on. */
+INLINE void mix(const int HEADS, const int VECTORS, const float *weights, int64_t stride, const slot_view *values,
+                int64_t n, int64_t j, float *out) {
+    v8 acc[2][4];
+    for (int h = 0; h < HEADS; h++)
+        for (int c = 0; c < VECTORS; c++) acc[h][c] = (v8){0};
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t *value = slot_row(values, i) + j;
+        for (int c = 0; c < VECTORS; c++) {
+            const v8 wide = widen(value + 8 * c);
+            for (int h = 0; h < HEADS; h++)
+                acc[h][c] = multiply_add(wide, (v8){0} + weights[h * stride + i], acc[h][c]);
+        }
+    }
+    for (int h = 0; h < HEADS; h++)
+        for (int c = 0; c < VECTORS; c++) store(out + h * values->d + j + 8 * c, acc[h][c]);
+}
+
+INLINE void attend_heads(const int HEADS, const float *q, const slot_view *keys, const slot_view *values, int64_t n,
+                         float *scores, int64_t padded, float *out) {
+    score(HEADS, q, keys, n, scores, padded);
+    for (int h = 0; h < HEADS; h++) soften(scores + h * padded, n, padded);
+    int64_t j = 0;
+    for (; j + 32 <= keys->d; j += 32) mix(HEADS, 4, scores, padded, values, n, j, out);
+    for (; j < keys->d; j += 8) mix(HEADS, 1, scores, padded, values, n, j, out);
+}
+
 static void attend(const decoder_pass *p, int64_t t, int64_t kv_head, float *scores) {
     const decoder *m = p->model;
     const int64_t d = m->head_dim, group = m->heads / m->kv_heads;
     int64_t first, branch_count;
     const int32_t *branch;
-    const int64_t n = visible(p, t, &first, &branch, &branch_count);
-    const int64_t chain = n - branch_count, padded = (n + 7) / 8 * 8;
-    const int64_t base = (p->batch->rows[t] * m->kv_heads + kv_head) * m->slots;
-    const float *q = p->q + (t * m->heads + kv_head * group) * d;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t slot = i < chain ? first + i : branch[i - chain];
-        const uint16_t *key = p->layer->keys + (base + slot) * d;
-        for (int64_t g = 0; g < group; g++) {
-            v8 acc = {0};
-            for (int64_t j = 0; j < d; j += 8) acc += load(q + g * d + j) * widen(key + j);
-            scores[g * padded + i] = sum(acc);
-        }
-    }
-    for (int64_t g = 0; g < group; g++) {
-        float *s = scores + g * padded;
-        float top = s[0];
-        for (int64_t i = 1; i < n; i++) top = s[i] > top ? s[i] : top;
-        for (int64_t i = n; i < padded; i++) s[i] = -INFINITY;
-        v8 total = {0};
-        for (int64_t i = 0; i < padded; i += 8) {
-            v8 e = exp8(load(s + i) - top);
-            store(s + i, e);
-            total += e;
-        }
-        const float inverse = 1.0f / sum(total);
-        for (int64_t i = 0; i < n; i++) s[i] *= inverse;
-    }
-    float *out = p->attended + (t * m->heads + kv_head * group) * d;
-    memset(out, 0, (size_t)(group * d) * sizeof *out);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t slot = i < chain ? first + i : branch[i - chain];
-        const uint16_t *value = p->layer->values + (base + slot) * d;
-        for (int64_t g = 0; g < group; g++) {
-            const float weight = scores[g * padded + i];
-            float *o = out + g * d;
-            for (int64_t j = 0; j < d; j += 8) store(o + j, load(o + j) + weight * widen(value + j));
-        }
-    }
+    const int64_t n = visible(p, t, &first, &branch, &branch_count), padded = (n + 7) / 8 * 8;
+    const int64_t base = (p->batch->rows[t] * m->kv_heads + kv_head) * m->slots * d;
+    const slot_view keys = {p->layer->keys + base, branch, first, n - branch_count, d};
+    const slot_view values = {p->layer->values + base, branch, first, n - branch_count, d};
+    const int64_t at = (t * m->heads + kv_head * group) * d;
+    int64_t g = 0;
+    for (; g + 2 <= group; g += 2)
+        attend_heads(2, p->q + at + g * d, &keys, &values, n, scores, padded, p->attended + at + g * d);
+    if (g < group) attend_heads(1, p->q + at + g * d, &keys, &values, n, scores, padded, p->attended + at + g * d);
 }
 
 static void attend_task(void *argument) {
