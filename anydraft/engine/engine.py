@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from anydraft.engine.core import EngineCore
 from anydraft.engine.detokenizer import Detokenizer
@@ -19,6 +19,7 @@ from anydraft.engine.sampler import Sampler, Verification
 from anydraft.errors import AnyDraftError, UsageError
 from anydraft.methods.auto import Auto
 from anydraft.methods.base import Prompt
+from anydraft.methods.select import METHODS
 from anydraft.models.select import Quantization
 from anydraft.rules.noise import CoupledNoise, KeyedNoise
 from anydraft.rules.params import SamplingParams
@@ -64,7 +65,7 @@ class Engine:
         draft_temperature: float | None = None,
         max_num_seqs: int = 16,
     ) -> None:
-        _check_rows(max_num_seqs)
+        _check_arguments(method, verification, max_num_seqs)
         self.pair = Pair(
             target,
             draft,
@@ -92,7 +93,7 @@ class Engine:
 
         The two share keys and values: let one finish its requests before the other starts any.
         """
-        _check_rows(max_num_seqs)
+        _check_arguments(method, verification, max_num_seqs)
         other = copy.copy(self)
         other.pair = self.pair.with_method(
             method, num_speculative_tokens=num_speculative_tokens, draft_temperature=draft_temperature
@@ -264,6 +265,13 @@ class Engine:
         return list(params)
 
 
-def _check_rows(max_num_seqs: int) -> None:
+def _check_arguments(method: str, verification: str, max_num_seqs: int) -> None:
+    """Refuse what can be refused before any model is loaded."""
+    if method not in METHODS:
+        raise UsageError(f"method={method!r} is unknown; choose one of {', '.join(METHODS)}")
+    if verification not in get_args(Verification):
+        raise UsageError(
+            f"verification={verification!r} is unknown; use one of {', '.join(get_args(Verification))}"
+        )
     if max_num_seqs < 1:
         raise UsageError(f"max_num_seqs={max_num_seqs} must be at least 1")
