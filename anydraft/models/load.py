@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def load_model(
         UsageError: ``dtype`` or ``device`` make no sense.
     """
     if isinstance(source, LoadedModel):
-        return source
+        return replace(source, borrowed=True)  # whoever loaded it may use it again
     if isinstance(source, tuple):
         return _from_objects(source)
     if not isinstance(source, (str, Path)) or not str(source):

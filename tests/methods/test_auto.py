@@ -115,6 +115,7 @@ def test_a_long_match_is_copied_before_drafting() -> None:
 
 
 def test_a_bad_draft_is_turned_off_and_probed_ever_more_seldom() -> None:
+    """Case 12."""
     drafting = _Drafting()
     auto = Auto(Lookup(), drafting)
     auto.costs = costs({1: 0.1, 9: 0.2}, {1: 0.02})

@@ -124,7 +124,9 @@ def test_objects_are_used_as_they_are_and_never_changed():
     assert loaded.hf_tokenizer is tokenizer
     assert loaded.dtype == torch.float32, "its own"
     assert loaded.borrowed
-    assert load_model(loaded) is loaded
+    again = load_model(loaded)
+    assert again.model is loaded.model
+    assert again.borrowed
     after = model.state_dict(), vars(model.config), tokenizer.backend_tokenizer.to_str()
     assert before[1:] == after[1:]
     assert all(torch.equal(a, b) for a, b in zip(before[0].values(), after[0].values(), strict=True))

@@ -159,6 +159,20 @@ def test_no_end_after_text_that_is_left_out() -> None:
     assert translate([0], [0, 3]) == [0, 1]
 
 
+def test_what_a_normalizer_changes_is_not_proposed() -> None:
+    class Lowering(LongestMatch):
+        def encode_continuation(self, text: str) -> list[int]:
+            return super().encode_continuation(text.lower())
+
+    target = Lowering(vocabulary(b"a", b"b", b"A", b"x"))
+    draft = vocabulary(b"A", b"B", b"a", b"b")
+    translate = Translator(target, draft, Bridge(target.vocabulary, draft)).translate
+    assert translate([3], [2, 3]) == [0, 1]
+    assert translate([3], [2, 1]) == [0]  # "b" is not the drafted "B"
+    assert translate([3], [0, 1]) == [2]
+    assert translate([3], [1, 0]) == []
+
+
 def test_an_unfinished_character_is_not_proposed() -> None:
     """Case 7."""
     for target, draft in [("qwen2.5", "smollm2"), ("gemma3", "smollm2"), ("smollm2", "tekken")]:
