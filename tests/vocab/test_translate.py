@@ -131,7 +131,8 @@ def test_only_the_last_tokens_are_encoded_again_and_none_across_a_control_token(
     translate([0] * 100, [0])
     translate([0, 2, 0], [0])
     translate([4, 0], [0])  # half a character in front
-    assert seen == ["a" * 8 + "b", "ab", "ab"]
+    translate([0, 4], [0])  # and at the end
+    assert seen == ["a" * 8 + "b", "ab", "ab", "b"]
 
 
 def test_an_end_maps_by_role_and_ends_the_proposal() -> None:
