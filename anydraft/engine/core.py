@@ -17,8 +17,9 @@ from anydraft.engine.outputs import Delta
 from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler
 from anydraft.errors import AnyDraftError
-from anydraft.methods.auto import Auto
+from anydraft.methods.auto import AutoProposer
 from anydraft.methods.base import EMPTY, DraftBackend, Proposal, ProposalGenerator, drive
+from anydraft.methods.costs import CostModel
 from anydraft.models.select import Runner
 from anydraft.rules.verify import Verdict
 
@@ -31,7 +32,7 @@ class EngineCore:
         draft: answers the methods' asks; None when no method needs draft rows.
         sampler: turns logits and a proposal into what is emitted.
         max_num_seqs: requests that run at once; the others wait in order.
-        auto: the method, if it decides by measured costs: it is told what each step took.
+        costs: is told what each step took.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class EngineCore:
         draft: DraftBackend | None,
         sampler: Sampler,
         max_num_seqs: int,
-        auto: Auto | None = None,
+        costs: CostModel | None = None,
     ) -> None:
         self._target = target
         self._draft = draft
         self._sampler = sampler
         self._max_num_seqs = max_num_seqs
-        self._auto = auto
+        self.costs = costs or CostModel()
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
 
@@ -99,8 +100,7 @@ class EngineCore:
             self._running.append(request)
 
     def _propose(self) -> list[Proposal]:
-        if self._auto is not None:
-            self._auto.num_rows = len(self._running)
+        self.costs.num_rows = len(self._running)
         forwards, prefill_time = self._draft_work()
         started = time.perf_counter()
         generators: dict[Hashable, ProposalGenerator] = {
@@ -110,7 +110,7 @@ class EngineCore:
         }
         proposals = drive(generators, self._draft)
         seconds = time.perf_counter() - started
-        if self._auto is not None:
+        if all(isinstance(request.proposer, AutoProposer | None) for request in self._running):
             self._observe_draft(seconds, forwards, prefill_time)
         for request in self._running:
             request.stats.draft_time += seconds / len(self._running)
@@ -122,11 +122,12 @@ class EngineCore:
         return getattr(self._draft, "num_forwards", 0), getattr(self._draft, "prefill_time", 0.0)
 
     def _observe_draft(self, seconds: float, forwards_before: int, prefill_time_before: float) -> None:
-        """Tell auto what a draft forward costs: reading a prompt is paid once and says nothing of it."""
+        """What a draft forward of auto costs: reading a prompt is paid once and says nothing of it, nor does
+        another method's forward."""
         forwards, prefill_time = self._draft_work()
-        if self._auto is not None and forwards > forwards_before:
+        if forwards > forwards_before:
             drawing = seconds - (prefill_time - prefill_time_before)
-            self._auto.costs.observe_draft(len(self._running), drawing / (forwards - forwards_before))
+            self.costs.observe_draft(len(self._running), drawing / (forwards - forwards_before))
 
     def _verify_forward(self, proposals: Sequence[Proposal]) -> torch.Tensor:
         """Logits [rows, longest proposal + 1, V]."""
@@ -137,8 +138,7 @@ class EngineCore:
         ]
         logits = self._target.forward(0, ids, [len(request.token_ids) - 1 for request in self._running])
         seconds = time.perf_counter() - started
-        if self._auto is not None:
-            self._auto.costs.observe_target(sum(map(len, ids)), seconds)
+        self.costs.observe_target(sum(map(len, ids)), seconds)
         for request in self._running:
             request.stats.target_time += seconds / len(self._running)
         return logits
@@ -171,6 +171,7 @@ class EngineCore:
             lookup=proposal.source == "lookup",
             draft_model_tokens=proposal.num_draft_tokens,
         )
+        request.stats.alone_time += emitted * self.costs.plain_time_a_row()
         if request.proposer is not None and request.finish_reason is None:
             request.proposer.observe(verdict.token_ids[:emitted])
         return request.delta(emitted)

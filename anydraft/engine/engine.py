@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from anydraft.engine.core import EngineCore
@@ -18,13 +19,28 @@ from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler, Verification
 from anydraft.errors import AnyDraftError, UsageError
 from anydraft.methods.auto import Auto
-from anydraft.methods.base import Prompt
+from anydraft.methods.base import Method, Prompt
 from anydraft.methods.select import METHODS
 from anydraft.models.select import Quantization
 from anydraft.rules.noise import CoupledNoise, KeyedNoise
 from anydraft.rules.params import SamplingParams
 
 logger = logging.getLogger(__name__)
+
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as both models see it.
+
+    Attributes:
+        target_ids: in the target's ids; at least one.
+        draft_ids: the draft's own rendering of the same conversation, or None: it then sees the target's text.
+    """
+
+    target_ids: tuple[int, ...]
+    draft_ids: tuple[int, ...] | None = None
 
 
 class Engine:
@@ -104,14 +120,12 @@ class Engine:
     def _set_up(self, verification: Verification, max_num_seqs: int) -> None:
         self._coupled = verification == "coupled"
         sampler = Sampler(self.pair.target_vocabulary, verification)
-        method = self.pair.method
-        self._auto = method if isinstance(method, Auto) else None
-        self.core = EngineCore(self.pair.runner, self.pair.backend, sampler, max_num_seqs, self._auto)
+        self.core = EngineCore(self.pair.runner, self.pair.backend, sampler, max_num_seqs, self.pair.costs)
 
     @property
     def method(self) -> str:
         """The method in use, "auto" resolved."""
-        return self.pair.method_name
+        return _name(self.pair.method)
 
     def generate(
         self,
@@ -161,15 +175,22 @@ class Engine:
         sampling_params: SamplingParams | None = None,
         *,
         messages: Conversation | None = None,
+        method: str | None = None,
+        num_speculative_tokens: int | None = None,
     ) -> Iterator[Delta]:
         """Generate for one prompt or conversation, step by step; the last delta carries the result.
 
-        Closing the iterator aborts the request.
+        ``method`` and ``num_speculative_tokens`` are of this request alone; None: the engine's. Closing the
+        iterator aborts the request.
         """
         if (prompt is None) == (messages is None):
             raise UsageError("give either a prompt or messages")
         item = messages if messages is not None else prompt
-        request_id = self.add_request(item, sampling_params or SamplingParams(), chat=messages is not None)
+        request_id = self.add_encoded(
+            self.encode(item, chat=messages is not None),
+            sampling_params or SamplingParams(),
+            self.choose_method(method, num_speculative_tokens),
+        )
         try:
             while True:
                 for delta in self.core.step():
@@ -186,8 +207,51 @@ class Engine:
         Raises:
             UsageError: a prompt that is empty, too long or malformed.
         """
+        return self.add_encoded(self.encode(item, chat=chat), params, self.pair.method)
+
+    def encode(self, item: Any, *, chat: bool = False) -> EncodedPrompt:
+        """A prompt (text or target ids) or a conversation in both models' ids. Needs no running model, so it may be
+        called while another thread steps.
+
+        Raises:
+            UsageError: empty or malformed.
+        """
         pair = self.pair
-        ids = chat_ids(pair.target, item) if chat else prompt_ids(pair.target, item)
+        if not chat:
+            return EncodedPrompt(prompt_ids(pair.target, item))
+        own_ids = draft_chat_ids(pair.draft, item) if pair.draft is not None else None
+        return EncodedPrompt(chat_ids(pair.target, item), own_ids)
+
+    def choose_method(self, method: str | None, num_speculative_tokens: int | None = None) -> Method | None:
+        """The method of a request that may bring its own; None drafts nothing.
+
+        Args:
+            method: a name, or None: the engine's, with ``num_speculative_tokens`` if given.
+
+        Raises:
+            UsageError, PairError: it is unknown or does not work with this pair.
+        """
+        own = self.method.partition("(")[0]
+        if method in (None, own) and num_speculative_tokens is None:
+            return self.pair.method
+        return self.pair.other_method(method or own, num_speculative_tokens)
+
+    def warm_up(self) -> None:
+        """Run the target alone for a few tokens, so that the first request waits for nothing and the cost of the
+        target alone is known (``RequestStats.predicted_speedup``). Call it while no request runs."""
+        for _ in range(2):
+            self.pair.costs.clear()  # the first run also pays for what is allocated once
+            params = SamplingParams(temperature=0.0, max_tokens=_WARM_UP_TOKENS, ignore_eos=True)
+            for _delta in self.stream([0, 0], params, method="none"):
+                pass
+
+    def add_encoded(self, prompt: EncodedPrompt, params: SamplingParams, method: Method | None) -> str:
+        """Like :meth:`add_request`, for an encoded prompt and any method of this pair.
+
+        Raises:
+            UsageError: a prompt that is too long, or parameters that name ids which the target lacks.
+        """
+        pair, ids = self.pair, prompt.target_ids
         room = pair.target.max_context - len(ids)
         if room < 1:
             raise UsageError(
@@ -197,22 +261,28 @@ class Engine:
         self._check_ids(params)
         seed = params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "big")
         noise = CoupledNoise(seed) if self._coupled else KeyedNoise(seed)
-        own_ids = draft_chat_ids(pair.draft, item) if chat and pair.draft is not None else None
+        draft_temperature = params.draft_temperature
+        if isinstance(method, Auto) and params.seed is not None and draft_temperature is None:
+            # How much "auto" drafts depends on the clock. So that a seed reproduces all the same, its drafts are then
+            # greedy: exact match emits the target's own draws, whatever was proposed.
+            draft_temperature = 0.0
         stop_ids = frozenset() if params.ignore_eos else pair.target.stop_ids
         request = Request(
             id=f"request-{next(self._counter)}",
             prompt_ids=ids,
             params=params,
             noise=noise,
-            proposer=pair.start(
+            proposer=method.start(
                 Prompt(
                     target_ids=ids,
-                    draft_ids=own_ids,
+                    draft_ids=prompt.draft_ids,
                     temperature=0.0 if params.greedy else params.temperature,
                     noise=noise,
-                    draft_temperature=self._draft_temperature(params),
+                    draft_temperature=draft_temperature,
                 )
-            ),
+            )
+            if method
+            else None,
             detokenizer=Detokenizer(
                 pair.target_vocabulary, params.stop_strings, params.include_stop_str_in_output
             ),
@@ -220,16 +290,9 @@ class Engine:
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             token_ids=list(ids),
         )
-        request.stats.method = pair.method_name
+        request.stats.method = _name(method)
         self.core.add(request)
         return request.id
-
-    def _draft_temperature(self, params: SamplingParams) -> float | None:
-        """How much "auto" drafts depends on the clock. So that a seed reproduces all the same, its drafts are then
-        greedy: exact match emits the target's own draws, whatever was proposed."""
-        if self._auto is not None and params.seed is not None and params.draft_temperature is None:
-            return 0.0
-        return params.draft_temperature
 
     def _check_ids(self, params: SamplingParams) -> None:
         size = self.pair.target.vocab_size
@@ -263,6 +326,10 @@ class Engine:
                 f"{len(params)} sampling_params for {count} prompts; give one for all or one each"
             )
         return list(params)
+
+
+def _name(method: Method | None) -> str:
+    return method.name if method else "none"
 
 
 def _check_arguments(method: str, verification: str, max_num_seqs: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -12,7 +13,8 @@ class RequestStats:
 
     ``num_draft_tokens`` counts the target ids that were proposed, ``num_accepted_tokens`` those that the
     target took, ``accepted_per_position[i]`` how often the proposal's position i was accepted. ``decision`` is what
-    "auto" decided last.
+    "auto" decided last. ``alone_time`` is what the target alone would have needed for the same tokens, by its measured
+    steps without a proposal; NaN while there were none.
     """
 
     method: str = "none"
@@ -27,6 +29,13 @@ class RequestStats:
     draft_time: float = 0.0
     target_time: float = 0.0
     prefill_time: float = 0.0
+    alone_time: float = 0.0
+
+    @property
+    def predicted_speedup(self) -> float | None:
+        """Time of the target alone for the same tokens over that of the steps; None where it was not measured."""
+        spent = self.draft_time + self.target_time
+        return self.alone_time / spent if spent and not math.isnan(self.alone_time) else None
 
     @property
     def acceptance_length(self) -> float:
@@ -65,6 +74,8 @@ class RequestStats:
         """For JSON: the fields and the two ratios."""
         return {
             **asdict(self),
+            "alone_time": None if math.isnan(self.alone_time) else self.alone_time,
+            "predicted_speedup": self.predicted_speedup,
             "acceptance_length": self.acceptance_length,
             "acceptance_rate": self.acceptance_rate,
         }
@@ -108,10 +119,16 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one step added to one request. ``result`` is set on the last one."""
+    """What one step added to one request. ``result`` is set on the last one.
+
+    ``stats`` are the request's own, which its next step changes. ``logprobs`` are those of ``token_ids``, where the
+    request asked for them.
+    """
 
     request_id: str
     text: str
     token_ids: tuple[int, ...]
     sources: tuple[str, ...]
+    stats: RequestStats
+    logprobs: tuple[dict[int, Logprob], ...] | None = None
     result: GenerationResult | None = None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import OrderedDict
 from typing import Any
 
 from anydraft.errors import UsageError
-from anydraft.methods.base import DraftBackend, DraftSettings, Method, Prompt, Proposer
+from anydraft.methods.base import DraftBackend, DraftSettings, Method
+from anydraft.methods.costs import CostModel
 from anydraft.methods.select import make_method
 from anydraft.models.draft import ModelDraft
 from anydraft.models.load import LoadedModel, load_model
@@ -18,6 +20,8 @@ from anydraft.vocab.tokenizer import Tokenizer
 from anydraft.vocab.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
+
+_MOST_OTHERS = 16
 
 
 class Pair:
@@ -47,6 +51,9 @@ class Pair:
             Bridge(self.tokenizer.vocabulary, self.backend.tokenizer.vocabulary) if self.backend else None
         )
         self.runner: Runner = make_runner(self.target)
+        self.costs = CostModel()
+        self._others: OrderedDict[tuple[str, int | None], Method | None] = OrderedDict()
+        self._draft_temperature = draft_temperature
         self.method = self._make_method(method, num_speculative_tokens, draft_temperature)
 
     def with_method(
@@ -58,8 +65,26 @@ class Pair:
     ) -> Pair:
         """The same models, runners and keys and values with another method."""
         other = copy.copy(self)
+        other.costs = CostModel()
+        other._others = OrderedDict()
+        other._draft_temperature = draft_temperature
         other.method = self._make_method(method, num_speculative_tokens, draft_temperature)
         return other
+
+    def other_method(self, method: str, num_speculative_tokens: int | None = None) -> Method | None:
+        """A method for single requests, beside :attr:`method`; the last few are kept, since making one may take a
+        while.
+
+        Raises:
+            UsageError, PairError: it is unknown or does not work with this pair.
+        """
+        key = (method, num_speculative_tokens)
+        if key not in self._others:
+            self._others[key] = self._make_method(method, num_speculative_tokens, self._draft_temperature)
+            if len(self._others) > _MOST_OTHERS:
+                self._others.popitem(last=False)
+        self._others.move_to_end(key)
+        return self._others[key]
 
     def _make_method(
         self, method: str, num_speculative_tokens: int | None, draft_temperature: float | None
@@ -73,6 +98,7 @@ class Pair:
             bridge=self.bridge,
             num_speculative_tokens=num_speculative_tokens,
             settings=DraftSettings(draft_temperature=draft_temperature),
+            costs=self.costs,
         )
 
     def _load_draft(
@@ -88,13 +114,6 @@ class Pair:
     @property
     def target_vocabulary(self) -> Vocabulary:
         return self.tokenizer.vocabulary
-
-    @property
-    def method_name(self) -> str:
-        return self.method.name if self.method else "none"
-
-    def start(self, prompt: Prompt) -> Proposer | None:
-        return self.method.start(prompt) if self.method else None
 
 
 def read_model_tokenizer(model: LoadedModel) -> Tokenizer:

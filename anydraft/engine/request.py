@@ -84,11 +84,14 @@ class Request:
             text = self.detokenizer.take(final=True)
         else:
             text = self.detokenizer.take()
+        old = self.num_output_tokens - new_tokens
         return Delta(
             request_id=self.id,
             text=text,
             token_ids=tuple(self.token_ids[len(self.token_ids) - new_tokens :]),
-            sources=tuple(self.sources[len(self.sources) - new_tokens :]),
+            sources=tuple(self.sources[old:]),
+            stats=self.stats,
+            logprobs=tuple(self.logprobs[old:]) if self.params.logprobs is not None else None,
             result=self.result() if self.finish_reason is not None else None,
         )
 

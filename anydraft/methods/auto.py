@@ -24,15 +24,16 @@ class Auto:
         lookup: copies; always there.
         drafting: the method that suits the pair, or None without a draft.
         max_tokens: drafted tokens a step at most.
+        costs: what the engine measures; None: of its own.
     """
 
-    def __init__(self, lookup: Lookup, drafting: Method | None, max_tokens: int = 8) -> None:
+    def __init__(
+        self, lookup: Lookup, drafting: Method | None, max_tokens: int = 8, costs: CostModel | None = None
+    ) -> None:
         self.lookup = lookup
         self.drafting = drafting
         self.max_tokens = max_tokens
-        self.costs = CostModel()
-        self.num_rows = 1
-        """Rows of the current step; the engine sets it."""
+        self.costs = costs or CostModel()
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class AutoProposer:
         self._last = EMPTY
         self._steps += 1
         method = self._method
-        plain = method.num_rows not in method.costs.target or self._steps % _PLAIN_EVERY == 0
+        plain = method.costs.num_rows not in method.costs.target or self._steps % _PLAIN_EVERY == 0
         if max_target_tokens > 0 and not plain:
             copy = self._copy(max_target_tokens)
             self._last = copy if copy.token_ids else (yield from self._draft(max_target_tokens))
@@ -76,7 +77,7 @@ class AutoProposer:
             return EMPTY
         count = min(method.lookup.num_speculative_tokens, most)
         if costs.known(drafted=False):
-            count, speedup = costs.best_length(count, self._copied.rate, method.num_rows, drafted=False)
+            count, speedup = costs.best_length(count, self._copied.rate, costs.num_rows, drafted=False)
             if not count and length >= _LONG_MATCH and self._is_probe():
                 count = min(_PROBE_LENGTH, most)
             self.decision = f"copying {count}: {speedup:.2f}x predicted"
@@ -92,12 +93,12 @@ class AutoProposer:
         count = min(method.max_tokens, most)
         least = 0.0
         if costs.known(drafted=True):
-            best, speedup = costs.best_length(count, self._drafted.rate, method.num_rows, drafted=True)
+            best, speedup = costs.best_length(count, self._drafted.rate, costs.num_rows, drafted=True)
             self.decision = f"drafting {best or 'off'}: {speedup:.2f}x predicted"
             if best:
                 # The draft's own confidence says where to stop; the average only whether to start.
                 self._pause = _FIRST_PROBE
-                least = costs.least_survival(self._drafted.rate, method.num_rows, best)
+                least = costs.least_survival(self._drafted.rate, costs.num_rows, best)
             elif self._is_probe():
                 count = min(_PROBE_LENGTH, most)
             else:

@@ -6,6 +6,7 @@ draft, down to none. Seconds everywhere.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ class CostModel:
 
     target: dict[int, float] = field(default_factory=dict)
     draft: dict[int, float] = field(default_factory=dict)
+    num_rows: int = 1
+    """Rows of the current step; the engine sets it."""
     _counts: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def observe_target(self, num_tokens: int, seconds: float) -> None:
@@ -28,6 +31,11 @@ class CostModel:
     def observe_draft(self, num_rows: int, seconds: float) -> None:
         """A draft forward over ``num_rows`` rows took so long."""
         self._average(self.draft, "draft", num_rows, seconds)
+
+    def clear(self) -> None:
+        """Forget what was measured."""
+        for table in (self.target, self.draft, self._counts):
+            table.clear()
 
     def _average(self, table: dict[int, float], name: str, key: int, seconds: float) -> None:
         count = self._counts[name, key] = self._counts.get((name, key), 0) + 1
@@ -42,6 +50,13 @@ class CostModel:
         """Of a forward over so many tokens, between and beyond the measured ones on a line, never less than
         a smaller one's."""
         return _on_line(self.target, num_tokens)
+
+    def plain_time_a_row(self) -> float:
+        """A row's share of a step of the current rows that proposes nothing; NaN while no forward so small has
+        been measured."""
+        if not self.target or min(self.target) > self.num_rows:
+            return math.nan
+        return self.target_time(self.num_rows) / self.num_rows
 
     def draft_time(self, num_rows: int) -> float:
         return _on_line(self.draft, num_rows)

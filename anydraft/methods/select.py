@@ -8,6 +8,7 @@ from typing import Any
 from anydraft.errors import UsageError
 from anydraft.methods.auto import Auto
 from anydraft.methods.base import DraftSettings, Method
+from anydraft.methods.costs import CostModel
 from anydraft.methods.lookup import Lookup
 from anydraft.methods.slem import SLEM
 from anydraft.methods.slrs import SLRS
@@ -32,6 +33,7 @@ def make_method(
     bridge: Bridge | None = None,
     num_speculative_tokens: int | None = None,
     settings: DraftSettings | None = None,
+    costs: CostModel | None = None,
 ) -> Method | None:
     """The method called ``name`` for a pair (the target is ``target_tokenizer``'s); None for "none".
 
@@ -39,6 +41,7 @@ def make_method(
         target_vocab_size: V_target, the width of the target's rows.
         draft_tokenizer, bridge: of the draft model, if there is one.
         num_speculative_tokens: None: the method's own default.
+        costs: what the engine measures, by which "auto" decides; None: a fresh one.
 
     Raises:
         UsageError: an unknown name, or a method that needs a draft model where none is given.
@@ -51,6 +54,7 @@ def make_method(
     if name == "auto":
         return _auto(
             choose(bridge),
+            costs,
             target_tokenizer=target_tokenizer,
             target_vocab_size=target_vocab_size,
             draft_tokenizer=draft_tokenizer,
@@ -76,12 +80,12 @@ def make_method(
     return SLEM(bridge, target_tokenizer, draft_tokenizer, settings)
 
 
-def _auto(name: str, **arguments: Any) -> Auto:
+def _auto(name: str, costs: CostModel | None, **arguments: Any) -> Auto:
     most = arguments["num_speculative_tokens"] or _MOST_DRAFTS
     drafting = (
         None if name == "lookup" else make_method(name, **{**arguments, "num_speculative_tokens": most})
     )
-    return Auto(_lookup(arguments["target_tokenizer"], None), drafting, most)
+    return Auto(_lookup(arguments["target_tokenizer"], None), drafting, most, costs)
 
 
 def choose(bridge: Bridge | None) -> str:
