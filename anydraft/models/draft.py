@@ -55,6 +55,11 @@ class ModelDraft:
     def vocab_size(self) -> int:
         return self._runner.vocab_size
 
+    @property
+    def num_rows(self) -> int:
+        """Rows in use: those of requests that asked and were not released."""
+        return len(self._order)
+
     def answer(self, asks: Mapping[Hashable, Ask]) -> dict[Hashable, Answer]:
         for key in asks:
             if key not in self._rows:

@@ -1,0 +1,1 @@
+"""Drafting inside other engines: drivers of ``vocab`` and ``methods``, one package a host."""

@@ -1,0 +1,179 @@
+"""One drafting step for a batch of a host's rows: recognise, observe, propose, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from anydraft.methods.base import (
+    EMPTY,
+    DraftBackend,
+    Method,
+    Prompt,
+    Proposal,
+    ProposalGenerator,
+    Proposer,
+    drive,
+)
+from anydraft.methods.costs import CostModel
+from anydraft.plugins.report import StepRecord
+from anydraft.plugins.requests import RequestTracker, TokenArray, TrackedRequest
+
+LONGEST_STEP = 10.0
+"""Seconds; a longer pause between two steps is no forward of the target."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A row of the host's batch.
+
+    Attributes:
+        ids: int [n], prompt and output so far, target ids; read during the step only.
+        emits: whether the target emitted for it in the step just done (not in the middle of its prompt).
+        room: tokens that may be proposed at most.
+    """
+
+    ids: TokenArray
+    emits: bool
+    room: int
+
+
+class Draft(DraftBackend, Protocol):
+    """A draft that counts its work; see :class:`~anydraft.plugins.capacity.BoundedDraft`."""
+
+    @property
+    def num_forwards(self) -> int: ...
+
+    @property
+    def prefill_time(self) -> float: ...
+
+
+@dataclass(eq=False)
+class _Drafting:
+    """A request's proposer and its last proposal."""
+
+    proposer: Proposer
+    last: Proposal = EMPTY
+
+
+class Drafter:
+    """Everything between a host's ``propose`` and the method: knows neither the host nor a model.
+
+    Args:
+        method: proposes.
+        draft: answers the method's asks; None when the method needs no draft model.
+        costs: is told what each step took; "auto" decides by it.
+        tracker: recognises requests.
+        clock: seconds. Where several processes must decide alike, one that reads the same in all of them.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        draft: Draft | None,
+        costs: CostModel | None = None,
+        tracker: RequestTracker | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._method = method
+        self._draft = draft
+        self._costs = costs or CostModel()
+        self._tracker = tracker or RequestTracker()
+        self._clock = clock
+        self._drafting: dict[int, _Drafting] = {}
+        self._running: dict[int, int] = {}  # by key, ids that the target reads in the step under way
+        self._step_began = 0.0
+        self.record = StepRecord()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests remembered now."""
+        return len(self._drafting)
+
+    def step(self, rows: Sequence[Row]) -> list[list[int]]:
+        """What to propose for each row, at most its ``room`` target ids; nothing for rows that do not emit."""
+        now = self._clock()
+        requests = self._recognise(rows)
+        self._observe_target(now, rows, requests)
+        self._observe_tokens(rows, requests)
+        proposals = self._propose(now, rows, requests)
+        for key in self._tracker.forget_finished():
+            del self._drafting[key]
+            if self._draft is not None:
+                self._draft.release(key)
+        self._step_began = self._clock()
+        return proposals
+
+    def _recognise(self, rows: Sequence[Row]) -> list[TrackedRequest | None]:
+        """The request of each row; new ones get a proposer when they first emit."""
+        requests = self._tracker.match([row.ids for row in rows])
+        for i, row in enumerate(rows):
+            if requests[i] is None and row.emits:
+                requests[i] = request = self._tracker.add(i, row.ids)
+                prompt = Prompt(tuple(int(token) for token in row.ids))
+                self._drafting[request.key] = _Drafting(self._method.start(prompt))
+        return requests
+
+    def _observe_target(
+        self, now: float, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]
+    ) -> None:
+        """Tell auto what the target's step took, if it was of the same requests and nothing else."""
+        seconds = now - self._step_began
+        keys = {request.key for request in requests if request is not None}
+        same = len(keys) == len(rows) and keys == self._running.keys() and all(row.emits for row in rows)
+        if not same or not keys or seconds > LONGEST_STEP:
+            return
+        self.record.target_step(seconds)
+        self._costs.observe_target(sum(self._running.values()), seconds)
+
+    def _observe_tokens(self, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]) -> None:
+        for row, request in zip(rows, requests, strict=True):
+            if request is None or not row.emits:
+                continue
+            drafting = self._drafting[request.key]
+            new = request.tokens.extend(row.ids).tolist()
+            if new:
+                self.record.verified(drafting.last, new)
+                drafting.proposer.observe(new)
+            drafting.last = EMPTY
+
+    def _propose(
+        self, now: float, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]
+    ) -> list[list[int]]:
+        asking = {
+            request.key: row.room
+            for row, request in zip(rows, requests, strict=True)
+            if request is not None and row.emits
+        }
+        self._costs.num_rows = len(asking)
+        forwards, prefill = self._draft_work()
+        generators: dict[Hashable, ProposalGenerator] = {
+            key: self._drafting[key].proposer.propose(room) for key, room in asking.items()
+        }
+        proposals = drive(generators, self._draft)
+        self._observe_draft(len(asking), now, forwards, prefill)
+        for key in asking:
+            drafting = self._drafting[key]
+            drafting.last = proposals[key]
+            self.record.proposed(drafting.last, getattr(drafting.proposer, "decision", ""))
+        self._running = {key: 1 + len(proposals[key].token_ids) for key in asking}
+        return [
+            list(proposals[request.key].token_ids) if request is not None and request.key in asking else []
+            for request in requests
+        ]
+
+    def _draft_work(self) -> tuple[int, float]:
+        """Forwards of the draft so far, and seconds that it read long contexts."""
+        return (self._draft.num_forwards, self._draft.prefill_time) if self._draft is not None else (0, 0.0)
+
+    def _observe_draft(
+        self, num_rows: int, began: float, forwards_before: int, prefill_before: float
+    ) -> None:
+        """What a draft forward costs, with the work around it (recognition, retokenization)."""
+        forwards, prefill = self._draft_work()
+        if forwards > forwards_before:
+            seconds = self._clock() - began - (prefill - prefill_before)
+            self.record.draft_step(seconds, forwards - forwards_before)
+            self._costs.observe_draft(num_rows, seconds / (forwards - forwards_before))
