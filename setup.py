@@ -9,7 +9,7 @@ setup(
             sources=[f"anydraft/kernels/{name}.c" for name in ("linear", "decoder", "decoder_avx2")],
             depends=[
                 f"anydraft/kernels/{name}.h"
-                for name in ("linear", "avx2", "portable", "threads", "decoder", "decoder_layer")
+                for name in ("linear", "avx2", "avx512", "portable", "threads", "decoder", "decoder_layer")
             ],
             # No contraction: a product and a sum must round alike in every tile.
             extra_compile_args=[

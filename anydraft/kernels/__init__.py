@@ -2,6 +2,7 @@
 
 from anydraft.kernels.library import available, unavailable_reason
 from anydraft.kernels.linear import PackedLinear, WeightFormat
+from anydraft.kernels.memory import settle
 from anydraft.kernels.replace import replace_linears
 from anydraft.kernels.threads import num_threads, own_threads
 
@@ -12,5 +13,6 @@ __all__ = [
     "num_threads",
     "own_threads",
     "replace_linears",
+    "settle",
     "unavailable_reason",
 ]

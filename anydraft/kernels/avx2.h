@@ -126,8 +126,15 @@ AVX2_INLINE void avx2_finish(const int M, const int R, const linear_job *job, in
         for (int m = 0; m < M; m++) store_output(job, m0 + m, n + r, value[r * M + m]);
 }
 
+/* Into the first-level cache, where nothing else needs it. The activations of a bf16 tile do: its weights wait in
+ * the second level (measured: 28 instead of 20 GB/s for six rows). */
 AVX2_INLINE const char *avx2_prefetch(const int R, const char *ahead) {
     for (int r = 0; r < R; r++) _mm_prefetch(ahead + 64 * r, _MM_HINT_T0);
+    return ahead + 64 * R;
+}
+
+AVX2_INLINE const char *avx2_prefetch_second(const int R, const char *ahead) {
+    for (int r = 0; r < R; r++) _mm_prefetch(ahead + 64 * r, _MM_HINT_T1);
     return ahead + 64 * R;
 }
 
@@ -162,7 +169,7 @@ AVX2_INLINE void avx2_bf16(const int M, const int R, const linear_job *job, int6
     } while (0)
     for (int64_t s = 0; s < steps;) {
         const int64_t end = s + 2 * interval < steps ? s + 2 * interval : steps;
-        ahead = avx2_prefetch(R, ahead);
+        ahead = avx2_prefetch_second(R, ahead);
         for (; s < end; s++) STEP(w + r * k + 16 * s);
     }
     if (tail) {
@@ -283,11 +290,11 @@ TILE(int4, 1, 1) TILE(int4, 2, 1) TILE(int4, 3, 1) TILE(int4, 4, 1)
 TILE(int4, 5, 1) TILE(int4, 6, 1) TILE(int4, 7, 1) TILE(int4, 8, 1)
 
 #define INTEGER_KERNEL(FORMAT)                                                                    \
-    {avx2_pack_integers, 8, 8, {{0, 0, 0}, BOTH(FORMAT, 1, 2), BOTH(FORMAT, 2, 2),                \
+    {avx2_pack_integers, 64, 2, 8, 8, {{0, 0, 0}, BOTH(FORMAT, 1, 2), BOTH(FORMAT, 2, 2),                \
                                 BOTH(FORMAT, 3, 1), BOTH(FORMAT, 4, 1), BOTH(FORMAT, 5, 1),       \
                                 BOTH(FORMAT, 6, 1), BOTH(FORMAT, 7, 1), BOTH(FORMAT, 8, 1)}}
 static const kernel AVX2_KERNELS[3] = {
-    {avx2_pack_floats, 6, 4, {{0, 0, 0}, BOTH(bf16, 1, 6), BOTH(bf16, 2, 4), BOTH(bf16, 3, 3),
+    {avx2_pack_floats, 16, 4, 6, 4, {{0, 0, 0}, BOTH(bf16, 1, 6), BOTH(bf16, 2, 4), BOTH(bf16, 3, 3),
                               BOTH(bf16, 4, 3), BOTH(bf16, 5, 2), BOTH(bf16, 6, 2)}},
     INTEGER_KERNEL(int8),
     INTEGER_KERNEL(int4),

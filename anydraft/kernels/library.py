@@ -38,10 +38,10 @@ class Library:
     reason: str | None
     simd: str = ""
 
-    def select(self, *, simd: bool) -> str:
-        """Choose between this processor's kernels and the portable ones; returns the name of those chosen."""
+    def select(self, level: int = 2) -> str:
+        """Use this processor's best kernels up to a level (0 portable, 1 AVX2, 2 AVX-512); returns their name."""
         assert self.handle is not None
-        return str(self.handle.anydraft_select(int(simd)).decode())
+        return str(self.handle.anydraft_select(level).decode())
 
 
 @functools.cache
@@ -65,7 +65,7 @@ def load() -> Library:
     handle.anydraft_linear.restype = ctypes.c_int
     handle.anydraft_decoder_forward.argtypes = [pointer, pointer, pointer, ctypes.c_int]
     handle.anydraft_decoder_forward.restype = ctypes.c_int
-    return Library(handle, None, str(handle.anydraft_select(1).decode()))
+    return Library(handle, None, str(handle.anydraft_select(2).decode()))
 
 
 def _without(reason: str) -> Library:

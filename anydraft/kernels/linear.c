@@ -5,13 +5,17 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #define HAVE_AVX2 1
 #include "avx2.h"
+#if (defined(__clang__) && __clang_major__ >= 14) || (!defined(__clang__) && __GNUC__ >= 11)
+#define HAVE_AVX512 1
+#include "avx512.h"
+#endif
 #endif
 
 #define EXPORT __attribute__((visibility("default")))
 
 /* Activation tiles of about ACTIVATION_BYTES stay in the second-level cache while a chunk of weight rows
  * passes over them. */
-enum { ACTIVATION_BYTES = 256 * 1024, CHUNK_BYTES = 128 * 1024, MIN_CHUNK = 12, PARALLEL_PACK = 1 << 16 };
+enum { ACTIVATION_BYTES = 256 * 1024, CHUNK_BYTES = 128 * 1024, MIN_CHUNK = 24, PARALLEL_PACK = 1 << 16 };
 
 static const kernel *kernels = PORTABLE;
 
@@ -31,7 +35,7 @@ static void multiply_chunk(const linear_job *job, int64_t n0, int64_t n1, int64_
     const kernel *kernel = &kernels[job->w->format];
     const char *weight = job->w->weight;
     const int64_t bytes = row_bytes(job->w), largest = tile_start(job, 1);
-    const int64_t tile_bytes = largest * job->stride * (job->w->format == FORMAT_BF16 ? 4 : 2);
+    const int64_t tile_bytes = largest * job->stride * kernel->bytes;
     const int64_t block = tile_bytes * 2 > ACTIVATION_BYTES ? 2 : ACTIVATION_BYTES / tile_bytes;
     const int rows = kernel->tile[largest].rows;
     for (int64_t first = 0; first < job->tiles; first += block) {
@@ -70,17 +74,24 @@ EXPORT void anydraft_parallel(void (*body)(void *), void *argument, int threads)
     pool_run(body, argument, threads);
 }
 
-/* Chooses the kernels (allow_simd 0: the portable ones) and returns their name. */
-EXPORT const char *anydraft_select(int allow_simd) {
+/* Chooses the best kernels of this processor up to a level (0 portable, 1 AVX2, 2 AVX-512) and returns their name. */
+EXPORT const char *anydraft_select(int level) {
 #ifdef HAVE_AVX2
     __builtin_cpu_init();
-    if (allow_simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+    if (level >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("f16c")) {
+#ifdef HAVE_AVX512
+        if (level >= 2 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+            kernels = AVX512_KERNELS;
+            return "avx512";
+        }
+#endif
         kernels = AVX2_KERNELS;
         return "avx2";
     }
 #else
-    (void)allow_simd;
+    (void)level;
 #endif
     kernels = PORTABLE;
     return "portable";
@@ -94,10 +105,10 @@ EXPORT int anydraft_linear(const linear_weight *w, const void *x, void *y, int64
     const kernel *kernel = &kernels[w->format];
     linear_job job = {.w = w, .source = x, .y = y, .is_bf16 = is_bf16, .m = m};
     job.tiles = m <= kernel->single ? 1 : (m + kernel->most - 1) / kernel->most;
-    job.stride = integers ? w->k_padded : (w->k + 15) / 16 * 16;
+    job.stride = (w->k_padded + kernel->step - 1) / kernel->step * kernel->step;
     job.groups = (w->k_padded / 32 + 7) / 8 * 8;
 
-    const int64_t x_bytes = (m * job.stride * (integers ? 2 : 4) + 63) / 64 * 64;
+    const int64_t x_bytes = (m * job.stride * kernel->bytes + 63) / 64 * 64;
     const int64_t scales = integers ? (m * (job.stride / 64) + 15) / 16 * 16 : 0;
     const int64_t sums = w->format == FORMAT_INT4 ? m * job.groups : 0;
     void *buffer = 0;
@@ -107,8 +118,8 @@ EXPORT int anydraft_linear(const linear_weight *w, const void *x, void *y, int64
     job.x_sum = sums ? job.x_scale + scales : 0;
     anydraft_parallel(pack, &job, m * w->k >= PARALLEL_PACK ? threads : 1);
 
-    const int64_t share = (w->n / (4 * (threads > 0 ? threads : 1)) + 11) / 12 * 12;
-    job.chunk = CHUNK_BYTES / row_bytes(w) / 12 * 12;
+    const int64_t share = (w->n / (4 * (threads > 0 ? threads : 1)) + MIN_CHUNK - 1) / MIN_CHUNK * MIN_CHUNK;
+    job.chunk = CHUNK_BYTES / row_bytes(w) / MIN_CHUNK * MIN_CHUNK;
     if (job.chunk > share) job.chunk = share;
     if (job.chunk < MIN_CHUNK) job.chunk = MIN_CHUNK;
     atomic_store(&job.next, 0);

@@ -34,12 +34,13 @@ int anydraft_linear(const linear_weight *w, const void *x, void *y, int64_t m, i
 /* body(argument) in the caller and in up to threads - 1 others at once; they share out the work themselves. */
 void anydraft_parallel(void (*body)(void *), void *argument, int threads);
 
-/* Whether the kernels in use are those for AVX2. */
+/* Whether the kernels in use are those for AVX2 or better. */
 int anydraft_simd(void);
 
 /* One call. The m activation rows are cut into `tiles` runs of equal length or one less; the rows of a tile
  * lie interleaved, so that a tile reads its activations in one ascending run:
- *   bf16: float32 [stride / 16 steps][rows of the tile][16]; of each 16 the 8 even ones, then the 8 odd ones.
+ *   bf16: float32 [stride / 16 steps][rows of the tile][16]; of each 16 the 8 even ones, then the 8 odd ones;
+ *         with AVX-512 instead bf16 [stride / 32 steps][rows of the tile][32].
  *   int8, int4: int16 [stride / 64 steps][rows of the tile][64], x_scale float32 [steps][rows], and for int4
  *         x_sum, the sum of each 32, float32 [groups / 8][rows][8]. */
 typedef struct {
@@ -71,8 +72,10 @@ typedef void (*pack_fn)(const linear_job *job, int64_t m, int64_t rows);
 enum { TILE_MAX = 8 };
 typedef struct {
     pack_fn pack;
+    int step;   /* columns are padded to a multiple of it */
+    int bytes;  /* of a packed activation */
     int single; /* the most activation rows that one tile takes */
-    int most;   /* the most of each, if there are several tiles */
+    int most;   /* the most of each, if there are several; such tiles, of most / 2 rows or more, are alike in `rows` */
     struct {
         int rows;
         tile_fn many, one; /* for `rows` weight rows, for one weight row */

@@ -99,7 +99,7 @@ static void portable_int4(const linear_job *job, int64_t n, int64_t m, const cha
 }
 
 static const kernel PORTABLE[3] = {
-    {portable_pack_floats, 1, 1, {{0, 0, 0}, {1, portable_bf16, portable_bf16}}},
-    {portable_pack_integers, 1, 1, {{0, 0, 0}, {1, portable_int8, portable_int8}}},
-    {portable_pack_integers, 1, 1, {{0, 0, 0}, {1, portable_int4, portable_int4}}},
+    {portable_pack_floats, 16, 4, 1, 1, {{0, 0, 0}, {1, portable_bf16, portable_bf16}}},
+    {portable_pack_integers, 64, 2, 1, 1, {{0, 0, 0}, {1, portable_int8, portable_int8}}},
+    {portable_pack_integers, 64, 2, 1, 1, {{0, 0, 0}, {1, portable_int4, portable_int4}}},
 };

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from anydraft.kernels.memory import empty
+
 ROWS_AT_ONCE = 4096  # rows quantized together: bounds the float32 copy that it takes
 
 
@@ -58,8 +60,13 @@ def quantize(weight: torch.Tensor, weight_format: str) -> Quantized:
     """
     with torch.no_grad():
         parts = [_PARTS[weight_format](part) for part in weight.detach().split(ROWS_AT_ONCE)]
-    columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+        columns = [_joined(column) for column in zip(*parts, strict=True)]
     return Quantized(weight_format, weight.shape[1], *columns)
+
+
+def _joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    whole = empty((sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].dtype)
+    return torch.cat(parts, out=whole)
 
 
 def _int8(part: torch.Tensor) -> tuple[torch.Tensor, ...]:

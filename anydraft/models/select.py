@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from anydraft.errors import ModelError, UsageError
-from anydraft.kernels import available, replace_linears
+from anydraft.kernels import available, replace_linears, settle
 from anydraft.kernels.decoder import unsupported
 from anydraft.models.load import LoadedModel
 from anydraft.models.native import NativeRunner
@@ -78,6 +78,8 @@ def make_runner(loaded: LoadedModel, *, quantization: Quantization = "none") -> 
     reason = unsupported(loaded.model)
     if reason is None:
         weight: Any = {"none": "bf16", "auto": "int8"}.get(quantization, quantization)
+        if weight == "bf16" and not loaded.borrowed:
+            settle(loaded.model)
         try:
             runner = NativeRunner(loaded.model, loaded.max_context, weight)
         except ModelError as error:

@@ -10,11 +10,10 @@ from anydraft.kernels.library import load
 SLOTS = 64
 
 
-@pytest.fixture(params=[True, False], ids=["simd", "portable"])
+@pytest.fixture(params=[2, 1, 0], ids=["avx512", "avx2", "portable"])
 def kernels(request):
-    load().select(simd=request.param)
-    yield
-    load().select(simd=True)
+    yield load().select(request.param)
+    load().select()
 
 
 def model(heads: int, kv_heads: int, head_dim: int) -> LlamaForCausalLM:
@@ -56,8 +55,8 @@ def test_forward(kernels, heads, kv_heads, head_dim):
     whole = run(made, ids, 0)
     with torch.inference_mode():
         expected = llama.float()(ids[None]).logits[0]
-    # keys and values are kept in bf16
-    assert (whole - expected).norm() < 0.015 * expected.norm()
+    # keys and values are kept in bf16, and AVX-512 rounds the activations to it as well
+    assert (whole - expected).norm() < (0.025 if kernels == "avx512" else 0.015) * expected.norm()
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 32), (3, 1, 48)])

@@ -1,0 +1,94 @@
+/* AVX-512 with bf16 products: bf16 weights times activations that are rounded to bf16, accumulated in float32,
+ * with twice the products of a float32 step and no widening. The integer formats keep the AVX2 kernels. */
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")))
+#define AVX512_INLINE static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")))
+enum { ROWS512_MAX = 8 };
+
+AVX512 static void avx512_pack_bf16(const linear_job *job, int64_t m0, int64_t rows) {
+    const int64_t k = job->w->k;
+    for (int64_t m = 0; m < rows; m++) {
+        const int64_t base = (m0 + m) * k;
+        uint16_t *x = (uint16_t *)job->x + m0 * job->stride + m * 32;
+        int64_t s = 0;
+        for (; s + 32 <= k; s += 32, x += rows * 32) {
+            __m512i raw;
+            if (job->is_bf16) raw = _mm512_loadu_si512((const uint16_t *)job->source + base + s);
+            else {
+                const float *from = (const float *)job->source + base + s;
+                raw = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
+            }
+            _mm512_store_si512(x, raw);
+        }
+        if (s < k)
+            for (int64_t i = 0; i < 32; i++)
+                x[i] = s + i < k ? float_to_bf16(source_value(job, m0 + m, s + i)) : 0;
+    }
+}
+
+/* Lanes i and i + 8 first, then as for AVX2 */
+AVX512_INLINE __m256 avx512_fold(__m512 v) {
+    return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+}
+
+AVX512_INLINE void avx512_finish(const int M, const int R, const linear_job *job, int64_t n, int64_t m0,
+                                 __m512 sum[ROWS512_MAX][TILE_MAX]) {
+    float value[ROWS512_MAX * TILE_MAX];
+    for (int i = 0; i < M * R; i += 4) {
+        __m256 folded[4];
+        for (int j = 0; j < 4; j++) {
+            const int at = i + j < M * R ? i + j : i;
+            folded[j] = avx512_fold(sum[at / M][at % M]);
+        }
+        _mm_storeu_ps(value + i, avx2_sum4(folded[0], folded[1], folded[2], folded[3]));
+    }
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++) store_output(job, m0 + m, n + r, value[r * M + m]);
+}
+
+/* Lane i of an accumulator takes columns 2 i and 2 i + 1 of every 32. */
+AVX512_INLINE void avx512_bf16(const int M, const int R, const linear_job *job, int64_t n, int64_t m0,
+                               const char *ahead, int interval) {
+    const int64_t k = job->w->k, steps = k / 32, tail = k % 32;
+    const uint16_t *w = (const uint16_t *)job->w->weight + n * k;
+    const uint16_t *x = (const uint16_t *)job->x + m0 * job->stride;
+    __m512 sum[ROWS512_MAX][TILE_MAX];
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++) sum[r][m] = _mm512_setzero_ps();
+#define STEP(LOAD)                                                                                \
+    do {                                                                                          \
+        __m512bh wide[ROWS512_MAX];                                                               \
+        for (int r = 0; r < R; r++) wide[r] = (__m512bh)(LOAD);                                   \
+        for (int m = 0; m < M; m++) {                                                             \
+            const __m512bh v = (__m512bh)_mm512_load_si512(x + 32 * m);                           \
+            for (int r = 0; r < R; r++) sum[r][m] = _mm512_dpbf16_ps(sum[r][m], wide[r], v);      \
+        }                                                                                         \
+        x += 32 * M;                                                                              \
+    } while (0)
+    for (int64_t s = 0; s < steps;) {
+        const int64_t end = s + interval < steps ? s + interval : steps;
+        ahead = avx2_prefetch_second(R, ahead);
+        for (; s < end; s++) STEP(_mm512_loadu_si512(w + r * k + 32 * s));
+    }
+    if (tail) {
+        const __mmask32 mask = (__mmask32)((1u << tail) - 1);
+        STEP(_mm512_maskz_loadu_epi16(mask, w + r * k + 32 * steps));
+    }
+#undef STEP
+    avx512_finish(M, R, job, n, m0, sum);
+}
+
+#define TILE512(M, R)                                                                             \
+    AVX512 static void avx512_bf16_##M##_##R(const linear_job *job, int64_t n, int64_t m,         \
+                                             const char *ahead, int interval) {                   \
+        avx512_bf16(M, R, job, n, m, ahead, interval);                                            \
+    }
+TILE512(1, 8) TILE512(2, 8) TILE512(3, 6) TILE512(4, 4) TILE512(5, 4) TILE512(6, 4) TILE512(7, 3) TILE512(8, 3)
+TILE512(1, 1) TILE512(2, 1) TILE512(3, 1) TILE512(4, 1) TILE512(5, 1) TILE512(6, 1) TILE512(7, 1) TILE512(8, 1)
+#define BOTH512(M, R) {R, avx512_bf16_##M##_##R, avx512_bf16_##M##_1}
+
+static const kernel AVX512_KERNELS[3] = {
+    {avx512_pack_bf16, 32, 2, 8, 6, {{0, 0, 0}, BOTH512(1, 8), BOTH512(2, 8), BOTH512(3, 6), BOTH512(4, 4),
+                                     BOTH512(5, 4), BOTH512(6, 4), BOTH512(7, 3), BOTH512(8, 3)}},
+    INTEGER_KERNEL(int8),
+    INTEGER_KERNEL(int4),
+};
