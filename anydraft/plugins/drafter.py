@@ -80,7 +80,7 @@ class Drafter:
         self._method = method
         self._draft = draft
         self._costs = costs or CostModel()
-        self._tracker = tracker or RequestTracker()
+        self._tracker = RequestTracker() if tracker is None else tracker
         self._clock = clock
         self._drafting: dict[int, _Drafting] = {}
         self._running: dict[int, int] = {}  # by key, ids that the target reads in the step under way

@@ -1,0 +1,256 @@
+"""The step between a host and a method, with tables for models and a host that makes trouble."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from anydraft.methods.base import Answer, Ask, Rollout
+from anydraft.methods.costs import CostModel
+from anydraft.methods.select import make_method
+from anydraft.plugins.drafter import Drafter, Row
+from anydraft.plugins.requests import RequestTracker
+from tests.plugins.hosts import HostRequest, TableHost, alone
+from tests.proof.worlds import Table, TableDraft, ToyTokenizer, World
+
+K = 3
+WORLD = World(
+    "merges",
+    ToyTokenizer(["a", "b", "ab", "ba", "bb"], ("<eos>",)),
+    ToyTokenizer(["b", "a", "bab", "aa"], ("<bos>", "<eos>"), bos="<bos>"),
+)
+BOS = 4
+
+
+class CountingDraft(TableDraft):
+    """Adds the counters that a host's draft has, and keeps the contexts of the last step."""
+
+    def __init__(self) -> None:
+        super().__init__(WORLD.draft_table, WORLD.draft)
+        self.num_forwards = 0
+        self.prefill_time = 0.0
+        self.contexts: list[tuple[int, ...]] = []
+        self.keys: set[Hashable] = set()
+
+    def answer(self, asks: Mapping[Hashable, Ask]) -> dict[Hashable, Answer]:
+        self.contexts += [tuple(ask.context) for ask in asks.values() if isinstance(ask, Rollout)]
+        self.keys |= set(asks)
+        self.num_forwards += max(ask.max_tokens for ask in asks.values() if isinstance(ask, Rollout))
+        return super().answer(asks)
+
+    def release(self, key: Hashable) -> None:
+        super().release(key)
+        self.keys.discard(key)
+
+
+class Clock:
+    """Reads what it is set to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def drafter(
+    method: str = "slem",
+    draft: CountingDraft | None = None,
+    *,
+    costs: CostModel | None = None,
+    keep_steps: int = 64,
+    clock: Clock | None = None,
+) -> Drafter:
+    made = make_method(
+        method,
+        target_tokenizer=WORLD.target,
+        target_vocab_size=WORLD.target_table.vocab_size,
+        draft_tokenizer=WORLD.draft if draft else None,
+        bridge=WORLD.bridge if draft else None,
+        num_speculative_tokens=K,
+        costs=costs,
+    )
+    assert made is not None
+    return Drafter(made, draft, costs, RequestTracker(keep_steps=keep_steps), clock or Clock())
+
+
+def proposing(drafter: Drafter) -> object:
+    def propose(sampled: list[list[int]], lengths: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
+        rows = [Row(tokens[i, : lengths[i]], bool(emitted), K) for i, emitted in enumerate(sampled)]
+        drafts = drafter.step(rows)
+        assert all(len(d) <= K for d in drafts)
+        return drafts
+
+    return propose
+
+
+def requests(count: int, seed: int = 0) -> list[HostRequest]:
+    rng = random.Random(seed)
+    return [
+        HostRequest(f"r{i}", [rng.randrange(5) for _ in range(rng.randint(1, 9))], rng.randint(5, 30))
+        for i in range(count)
+    ]
+
+
+def host(drafter: Drafter, **options: object) -> TableHost:
+    # No end token: the table's texts are as long as asked.
+    table = Table(5, 7, sharpness=1.2)
+    return TableHost(table, proposing(drafter), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["slem", "tli", "auto"])
+@pytest.mark.parametrize("trouble", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_texts_are_the_targets_own_whatever_the_scheduler_does(
+    method: str, trouble: float, chunk: int
+) -> None:
+    made = host(drafter(method, CountingDraft()), trouble=trouble, chunk=chunk)
+    given = requests(12)
+    finished = made.run(given)
+    assert finished.keys() == {request.name for request in given}
+    for request in given:
+        own = alone(made.table, request.prompt, request.max_tokens)
+        got = finished[request.name]
+        assert got == own[: len(got)]
+        assert len(got) == request.max_tokens or trouble
+
+
+@pytest.mark.parametrize("trouble", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_every_row_is_drafted_for_with_its_own_text(trouble: float, chunk: int) -> None:
+    """The draft's contexts in each step are exactly the texts of the rows that emit, in its own tokens."""
+    draft = CountingDraft()
+    made = host(drafter("slem", draft), trouble=trouble, chunk=chunk, seed=1)
+    expected: list[Counter[tuple[int, ...]]] = []
+
+    def remember(emitting: Sequence[HostRequest]) -> None:
+        expected.append(
+            Counter(
+                (BOS, *WORLD.draft.encode(WORLD.target.vocabulary.bytes_of(r.ids).decode())) for r in emitting
+            )
+        )
+
+    propose = made.propose
+
+    def checking(*given: object) -> list[list[int]]:
+        draft.contexts = []
+        drafts = propose(*given)  # type: ignore[arg-type]
+        assert Counter(draft.contexts) == expected[-1]
+        return drafts
+
+    made.on_step, made.propose = remember, checking  # type: ignore[assignment]
+    made.run(requests(12, seed=1))
+    assert made.num_accepted > 3
+
+
+def test_finished_requests_leave_nothing() -> None:
+    draft = CountingDraft()
+    made = drafter("slem", draft, keep_steps=5)
+    running = host(made, trouble=0.2)
+    running.run(requests(90))
+    assert made.num_requests < 30
+    for _ in range(7):
+        made.step([])
+    assert made.num_requests == 0
+    assert draft.keys == set()
+
+
+def test_lookup_needs_no_draft() -> None:
+    made = drafter("lookup")
+    assert made.step([Row(np.array([1, 2, 3, 1, 2]), True, K)]) == [[3, 1, 2]]
+    assert made.step([Row(np.array([1, 2, 3, 1, 2, 3]), True, 1)]) == [[1]]
+    assert made.step([Row(np.array([1, 2, 3, 1, 2, 3, 0]), True, 0)]) == [[]]
+
+
+def test_rows_in_the_middle_of_their_prompt_are_left_alone() -> None:
+    draft = CountingDraft()
+    made = drafter("slem", draft)
+    assert made.step([Row(np.array([0, 1]), False, K), Row(np.array([1]), True, K)])[0] == []
+    assert made.num_requests == 1
+    assert len(draft.contexts) == 1
+
+
+def test_a_continued_conversation_keeps_what_was_read() -> None:
+    """A new request that begins with all of a finished one's text is its continuation."""
+    draft = CountingDraft()
+    made = drafter("slem", draft)
+    made.step([Row(np.array([0, 1, 2]), True, K)])
+    made.step([Row(np.array([0, 1, 2, 0, 0, 1, 1]), True, K)])
+    assert made.num_requests == 1
+    assert draft.contexts[-1] == (BOS, *WORLD.draft.encode("ababaabb"))
+
+
+def steps(made: Drafter, clock: Clock, texts: Sequence[Sequence[Sequence[int]]], seconds: float) -> None:
+    for rows in texts:
+        made.step([Row(np.array(row), True, K) for row in rows])
+        clock.now += seconds
+
+
+def test_a_step_of_the_same_rows_tells_what_the_target_costs() -> None:
+    costs, clock = CostModel(), Clock()
+    made = drafter("auto", CountingDraft(), costs=costs, clock=clock)
+    steps(made, clock, [[[0], [1]], [[0, 1], [1, 1]]], 0.25)
+    assert costs.num_rows == 2
+    assert costs.target == {2: pytest.approx(0.25)}
+
+
+def test_a_step_that_read_a_prompt_or_waited_tells_nothing() -> None:
+    costs, clock = CostModel(), Clock()
+    made = drafter("auto", CountingDraft(), costs=costs, clock=clock)
+    steps(made, clock, [[[0]], [[0, 1], [2]], [[0, 1, 1]], []], 0.25)
+    assert costs.target == {}
+    steps(made, clock, [[[3]]], 100.0)
+    steps(made, clock, [[[3, 1]]], 0.25)
+    assert costs.target == {}
+
+
+def test_the_drafts_cost_is_a_forward_of_it() -> None:
+    class Slow(CountingDraft):
+        def answer(self, asks: Mapping[Hashable, Ask]) -> dict[Hashable, Answer]:
+            clock.now += 0.3
+            self.prefill_time += 0.1
+            self.num_forwards += 2 - max(a.max_tokens for a in asks.values() if isinstance(a, Rollout))
+            return super().answer(asks)
+
+    costs, clock = CostModel(), Clock()
+    made = drafter("slem", Slow(), costs=costs, clock=clock)
+    made.step([Row(np.array([0]), True, K)])
+    assert costs.draft == {1: pytest.approx(0.1)}
+
+
+def test_auto_turns_itself_off_where_the_draft_is_too_dear() -> None:
+    costs, clock = CostModel(), Clock()
+
+    class Dear(CountingDraft):
+        def answer(self, asks: Mapping[Hashable, Ask]) -> dict[Hashable, Answer]:
+            before = self.num_forwards
+            answers = super().answer(asks)
+            clock.now += 1.0 * (self.num_forwards - before)
+            return answers
+
+    draft = Dear()
+    made = drafter("auto", draft, costs=costs, clock=clock)
+    text, rng = [0], random.Random(3)
+    for _ in range(60):
+        made.step([Row(np.array(text), True, K)])
+        clock.now += 0.1
+        text = [*text, rng.randrange(5)]
+    assert draft.num_forwards < 30
+    assert "off" in made.record.decision
+
+
+def test_the_record_counts_as_vllm_does() -> None:
+    made = drafter("lookup")
+    made.step([Row(np.array([1, 2, 3, 1, 2]), True, K)])
+    assert made.record.line() == ""
+    made.step([Row(np.array([1, 2, 3, 1, 2, 3, 1, 0]), True, K)])  # 2 of 3 accepted
+    made.step([Row(np.array([1, 2, 3, 1, 2, 3, 1, 0, 4]), True, K)])  # nothing was proposed
+    record = made.record
+    assert (record.num_drafts, record.num_draft_tokens, record.num_accepted_tokens) == (1, 3, 2)
+    assert record.line().startswith(
+        "Mean acceptance length: 2.00, Accepted: 2 tokens, Drafted: 3 tokens, "
+        "Avg Draft acceptance rate: 66.7%, Steps with drafts: 1 of 2 (1 copied)"
+    )
