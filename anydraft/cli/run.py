@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from anydraft.cli.options import (
+    Device,
+    Draft,
+    DraftQuantization,
+    Dtype,
+    Method,
+    MinP,
+    NumSpeculativeTokens,
+    Seed,
+    System,
+    Target,
+    Temperature,
+    TopK,
+    TopP,
+    Verification,
+)
 
 if TYPE_CHECKING:
     from anydraft.engine import Engine, GenerationResult
 
 
 def run(
-    target: Annotated[str, typer.Argument(help="Packaged name, folder, GGUF file or hub id.")],
+    target: Target,
     prompt: Annotated[str, typer.Argument(help="The prompt; '-' reads it from standard input.")],
-    draft: Annotated[
-        str | None, typer.Option(help="The small model that drafts, named the same way.")
-    ] = None,
-    method: Annotated[
-        str, typer.Option(help="auto, standard, tli, slem, slrs, lookup or none.", metavar="NAME")
-    ] = "auto",
-    num_speculative_tokens: Annotated[
-        int | None, typer.Option(help="Draft tokens a step; by default the method's choice.")
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[
-        float, typer.Option(help="Sample from the most likely tokens of this total mass.")
-    ] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Sample from so many most likely tokens; 0: all.")] = 0,
-    min_p: Annotated[float, typer.Option(help="Drop tokens below this share of the most likely one.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    draft: Draft = None,
+    method: Method = "auto",
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate at most.")] = 256,
     stop: Annotated[list[str] | None, typer.Option(help="End at this string; may be given again.")] = None,
     chat: Annotated[
         bool | None,
         typer.Option("--chat/--raw", help="Use the chat template or not; by default if the target has one."),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    verification: Annotated[
-        str, typer.Option(help="rejection, block or coupled.", metavar="NAME")
-    ] = "rejection",
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; by default chosen.")
-    ] = None,
-    draft_quantization: Annotated[
-        str, typer.Option(help="Weights of the draft: auto, none, int8 or int4.", metavar="NAME")
-    ] = "auto",
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")
+    system: System = None,
+    verification: Verification = "rejection",
+    dtype: Dtype = None,
+    draft_quantization: DraftQuantization = "auto",
+    device: Device = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page that shows where each token came from."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end, and no stream.")
@@ -58,11 +64,14 @@ def run(
     """
     import sys
     import time
+    from dataclasses import asdict
 
+    from anydraft.cli.options import load_engine
     from anydraft.cli.output import print_json
-    from anydraft.engine import Engine
+    from anydraft.engine.pieces import Pieces
     from anydraft.errors import UsageError
     from anydraft.rules.params import SamplingParams
+    from anydraft.server.page import trace_page
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
@@ -76,26 +85,28 @@ def run(
         max_tokens=max_tokens,
         stop=stop,
     )
-    if draft is None and method not in ("auto", "lookup", "none"):
-        raise UsageError(
-            f"--method {method} needs a draft model; add --draft, or use --method lookup or none"
-        )
-    engine = Engine(
+    engine = load_engine(
         target,
         draft,
         method=method,
         num_speculative_tokens=num_speculative_tokens,
-        verification=verification,  # type: ignore[arg-type]
+        verification=verification,
         dtype=dtype,
-        draft_quantization=draft_quantization,  # type: ignore[arg-type]
+        draft_quantization=draft_quantization,
         device=device,
         max_num_seqs=1,
     )
+    if trace is not None:
+        engine.warm_up()
     call = _call(engine, text, chat, system)
     started = time.perf_counter()
     result: GenerationResult | None = None
+    pieces = Pieces(engine.pair.target_vocabulary)
+    steps: list[list[dict[str, str]]] = []
     for delta in engine.stream(**call, sampling_params=params):
         result = delta.result
+        if trace is not None:
+            steps.append([asdict(piece) for piece in pieces.push(delta)])
         if not json:
             sys.stdout.write(delta.text)
             sys.stdout.flush()
@@ -104,11 +115,24 @@ def run(
     if result.error is not None:
         raise UsageError(result.error)
     report = _report(engine, result, seconds, target, draft)
+    if trace is not None:
+        _write(trace, trace_page({**report, "prompt": text, "steps": steps}))
     if json:
         print_json(report)
     else:
         sys.stdout.write("\n")
         sys.stderr.write(_line(report) + "\n")
+
+
+def _write(path: Path, page: str) -> None:
+    from anydraft.errors import AnyDraftError
+
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise AnyDraftError(
+            f"{path} cannot be written: {error.strerror}; give --trace another file"
+        ) from error
 
 
 def _call(engine: Engine, text: str, chat: bool | None, system: str | None) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class EngineCore:
         self._target = target
         self._draft = draft
         self._sampler = sampler
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self.costs = costs or CostModel()
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -92,7 +92,7 @@ class EngineCore:
         return deltas
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._max_num_seqs:
+        while self._waiting and len(self._running) < self.max_num_seqs:
             request = self._waiting.popleft()
             started = time.perf_counter()
             self._target.prefill(len(self._running), request.prompt_ids[:-1], 0)

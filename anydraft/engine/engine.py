@@ -127,6 +127,14 @@ class Engine:
         """The method in use, "auto" resolved."""
         return _name(self.pair.method)
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names that a request may choose."""
+        if self.pair.bridge is None:
+            return ("auto", "lookup", "none")
+        same = ("standard",) if self.pair.bridge.nearly_same else ()
+        return ("auto", *same, "tli", "slem", "slrs", "lookup", "none")
+
     def generate(
         self,
         prompts: str | Sequence[str] | Sequence[Sequence[int]] | None = None,

@@ -1,0 +1,80 @@
+"""Arguments and options that several commands have, each declared once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from anydraft.engine import Engine
+
+Target = Annotated[str, typer.Argument(help="Packaged name, folder, GGUF file or hub id.")]
+Draft = Annotated[str | None, typer.Option(help="The small model that drafts, named the same way.")]
+Method = Annotated[str, typer.Option(help="auto, standard, tli, slem, slrs, lookup or none.", metavar="NAME")]
+NumSpeculativeTokens = Annotated[
+    int | None, typer.Option(help="Draft tokens a step; by default the method's choice.")
+]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens of this total mass.")]
+TopK = Annotated[int, typer.Option(help="Sample from so many most likely tokens; 0: all.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the most likely one.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+System = Annotated[str | None, typer.Option(help="System message of the chat.")]
+Verification = Annotated[str, typer.Option(help="rejection, block or coupled.", metavar="NAME")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default chosen.")]
+DraftQuantization = Annotated[
+    str, typer.Option(help="Weights of the draft: auto, none, int8 or int4.", metavar="NAME")
+]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
+
+
+def load_engine(
+    target: str,
+    draft: str | None,
+    *,
+    method: str,
+    num_speculative_tokens: int | None,
+    verification: str,
+    dtype: str | None,
+    draft_quantization: str,
+    device: str | None,
+    max_num_seqs: int,
+    keep_draft: bool = False,
+) -> Engine:
+    """The engine that the options ask for.
+
+    Args:
+        keep_draft: load the draft also where ``method`` makes no use of it, because requests may.
+
+    Raises:
+        UsageError: a method that needs a draft, without one.
+    """
+    from anydraft.engine import Engine
+    from anydraft.errors import UsageError
+    from anydraft.methods.select import METHODS
+
+    if draft is None and method in METHODS and method not in ("auto", "lookup", "none"):
+        raise UsageError(
+            f"--method {method} needs a draft model; add --draft, or use --method lookup or none"
+        )
+    idle = keep_draft and draft is not None and method in ("lookup", "none")
+    engine = Engine(
+        target,
+        draft,
+        method="auto" if idle else method,
+        num_speculative_tokens=num_speculative_tokens,
+        verification=verification,  # type: ignore[arg-type]
+        dtype=dtype,
+        draft_quantization=draft_quantization,  # type: ignore[arg-type]
+        device=device,
+        max_num_seqs=max_num_seqs,
+    )
+    if not idle:
+        return engine
+    return engine.with_method(
+        method,
+        num_speculative_tokens=num_speculative_tokens,
+        verification=verification,  # type: ignore[arg-type]
+        max_num_seqs=max_num_seqs,
+    )
