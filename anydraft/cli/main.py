@@ -22,6 +22,7 @@ import typer
 
 from anydraft._version import __version__
 from anydraft.cli.bench import bench
+from anydraft.cli.chat import chat
 from anydraft.cli.check import check
 from anydraft.cli.models import models
 from anydraft.cli.pull import pull
@@ -30,7 +31,7 @@ from anydraft.cli.serve import serve
 from anydraft.cli.verify import verify
 from anydraft.errors import AnyDraftError
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, serve, check, verify, bench, models, pull)
+COMMANDS: tuple[Callable[..., None], ...] = (run, chat, serve, check, verify, bench, models, pull)
 """In the order of ``--help``."""
 
 _INTERRUPTED = 130
