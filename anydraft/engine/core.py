@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -17,6 +18,7 @@ from anydraft.engine.outputs import Delta
 from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler
 from anydraft.errors import AnyDraftError
+from anydraft.kernels import own_threads
 from anydraft.methods.auto import AutoProposer
 from anydraft.methods.base import EMPTY, DraftBackend, Proposal, ProposalGenerator, drive
 from anydraft.methods.costs import CostModel
@@ -48,6 +50,8 @@ class EngineCore:
         self._sampler = sampler
         self.max_num_seqs = max_num_seqs
         self.costs = costs or CostModel()
+        on_kernels = target.on_kernels and (draft is None or getattr(draft, "on_kernels", False))
+        self._cores = own_threads if on_kernels else nullcontext
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
 
@@ -79,6 +83,10 @@ class EngineCore:
 
     def step(self) -> list[Delta]:
         """One target forward for every running request; what each of them gained."""
+        with self._cores():
+            return self._step()
+
+    def _step(self) -> list[Delta]:
         self._admit()
         if not self._running:
             return []

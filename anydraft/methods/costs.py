@@ -7,11 +7,15 @@ draft, down to none. Seconds everywhere.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 _MEMORY = 0.2
 """Weight of the newest measurement, once there are some: machines get busy and calm down again."""
+_OUTLIER = 2.0
+"""A measurement above so many times the mean counts as that much: a moment in which something else ran."""
+_WIDEST = 9
+"""Tokens a row of the widest forward whose time says something of the others: beyond, products are no longer read
+once for all tokens, and times rise faster."""
 
 
 @dataclass
@@ -40,16 +44,31 @@ class CostModel:
     def _average(self, table: dict[int, float], name: str, key: int, seconds: float) -> None:
         count = self._counts[name, key] = self._counts.get((name, key), 0) + 1
         weight = max(1.0 / count, _MEMORY)
-        table[key] = (1.0 - weight) * table.get(key, 0.0) + weight * seconds
+        mean = table.get(key, seconds)
+        table[key] = (1.0 - weight) * mean + weight * min(seconds, _OUTLIER * mean)
 
     def known(self, *, drafted: bool) -> bool:
         """Whether steps with and without proposals (and drafts, if they are drafted) have been seen."""
         return len(self.target) >= 2 and (bool(self.draft) or not drafted)
 
     def target_time(self, num_tokens: int) -> float:
-        """Of a forward over so many tokens, between and beyond the measured ones on a line, never less than
-        a smaller one's."""
-        return _on_line(self.target, num_tokens)
+        """Of a forward over so many tokens: on the straight line that fits those of the current rows best."""
+        near = [n for n in self.target if self.num_rows <= n <= _WIDEST * self.num_rows]
+        return self._on_line("target", self.target, near if len(near) > 1 else list(self.target), num_tokens)
+
+    def _on_line(self, name: str, table: dict[int, float], keys: list[int], at: int) -> float:
+        """Least squares, weighted by how often each was measured: single times are too noisy to take their
+        difference for the price of a token. The line never falls."""
+        weights = [min(self._counts[name, n], 1.0 / _MEMORY) for n in keys]
+        total = sum(weights)
+        if not total:
+            return 0.0
+        middle = sum(w * n for w, n in zip(weights, keys, strict=True)) / total
+        mean = sum(w * table[n] for w, n in zip(weights, keys, strict=True)) / total
+        spread = sum(w * (n - middle) ** 2 for w, n in zip(weights, keys, strict=True))
+        tilt = sum(w * (n - middle) * (table[n] - mean) for w, n in zip(weights, keys, strict=True))
+        slope = max(tilt / spread, 0.0) if spread else 0.0
+        return max(mean + slope * (at - middle), 0.0)
 
     def plain_time_a_row(self) -> float:
         """A row's share of a step of the current rows that proposes nothing; NaN while no forward so small has
@@ -59,7 +78,8 @@ class CostModel:
         return self.target_time(self.num_rows) / self.num_rows
 
     def draft_time(self, num_rows: int) -> float:
-        return _on_line(self.draft, num_rows)
+        """Of a draft forward over so many rows."""
+        return self._on_line("draft", self.draft, list(self.draft), num_rows)
 
     def speedup(self, length: int, acceptance: float, num_rows: int, *, drafted: bool) -> float:
         """Predicted tokens a second with ``length`` proposed tokens a row, over those with none.
@@ -122,15 +142,3 @@ class Acceptance:
     @property
     def rate(self) -> float:
         return self.accepted / self.trials
-
-
-def _on_line(table: dict[int, float], at: int) -> float:
-    if not table:
-        return 0.0
-    keys = sorted(table)
-    if len(keys) == 1:
-        return table[keys[0]]
-    right = min(max(bisect_left(keys, at), 1), len(keys) - 1)
-    low, high = keys[right - 1], keys[right]
-    slope = max((table[high] - table[low]) / (high - low), 0.0)
-    return max(table[low] + slope * (at - low), 0.0)

@@ -52,6 +52,10 @@ class ModelDraft:
         return self._tokenizer
 
     @property
+    def on_kernels(self) -> bool:
+        return self._runner.on_kernels
+
+    @property
     def vocab_size(self) -> int:
         return self._runner.vocab_size
 

@@ -67,6 +67,8 @@ class NativeCache:
 class NativeRunner:
     """One causal language model on the C forward pass; rows are addressed by index."""
 
+    on_kernels = True
+
     def __init__(self, model: Any, max_context: int, weight: WeightFormat = "bf16") -> None:
         self.model = model
         self.max_context = max_context

@@ -26,6 +26,8 @@ class ModelRunner:
     at given positions and lets them see every earlier position of the row.
     """
 
+    on_kernels = False
+
     def __init__(self, model: Any, max_context: int) -> None:
         self.model = model
         self.max_context = max_context

@@ -32,6 +32,8 @@ class Cache(Protocol):
 class Runner(Protocol):
     """Forward passes of one model over rows of tokens; see :class:`~anydraft.models.runner.ModelRunner`."""
 
+    on_kernels: bool
+    """Whether the C kernels do its work, and so want the cores that torch's threads would keep busy."""
     max_context: int
     device: torch.device
     dtype: torch.dtype

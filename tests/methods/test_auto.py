@@ -32,7 +32,30 @@ def test_times_lie_on_the_line_between_measurements() -> None:
     assert model.target_time(1) == pytest.approx(0.10)
     assert model.target_time(3) == pytest.approx(0.12)
     assert model.target_time(9) == pytest.approx(0.18)
-    assert costs({1: 0.10, 5: 0.05}, {}).target_time(9) == pytest.approx(0.10)
+
+
+def test_a_larger_forward_is_never_predicted_to_be_cheaper() -> None:
+    assert costs({1: 0.10, 5: 0.05}, {}).target_time(9) == pytest.approx(0.075)
+
+
+def test_one_noisy_measurement_does_not_set_the_price_of_a_token() -> None:
+    model = costs({1: 0.100, 2: 0.102, 4: 0.106, 5: 0.108, 9: 0.116}, {1: 0.01})
+    for _ in range(5):
+        for n in (1, 2, 4, 5, 9):
+            model.observe_target(n, 0.098 + 0.002 * n)
+    model.observe_target(5, 0.3)
+    assert model.target_time(6) - model.target_time(5) < 0.006
+
+
+def test_a_moment_of_trouble_counts_as_twice_the_usual() -> None:
+    model = costs({1: 0.1}, {})
+    model.observe_target(1, 60.0)
+    assert model.target_time(1) == pytest.approx(0.15)
+
+
+def test_forwards_of_other_batches_say_nothing_of_this_one() -> None:
+    model = costs({1: 0.1, 9: 0.1, 64: 6.4}, {})
+    assert model.target_time(9) == pytest.approx(0.1)
 
 
 def test_cheap_drafts_and_flat_targets_draft_long() -> None:

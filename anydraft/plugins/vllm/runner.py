@@ -29,6 +29,8 @@ class PagedRunner:
         block_size: tokens a block.
     """
 
+    on_kernels = False
+
     def __init__(self, model: Any, config: Any, max_context: int, num_blocks: int, block_size: int) -> None:
         self.model = model
         self.max_context = max_context
