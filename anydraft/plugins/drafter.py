@@ -83,6 +83,7 @@ class Drafter:
         self._tracker = RequestTracker() if tracker is None else tracker
         self._clock = clock
         self._drafting: dict[int, _Drafting] = {}
+        self._warm: set[tuple[str, int]] = set()  # sizes of forwards that ran before
         self._running: dict[int, int] = {}  # by key, ids that the target reads in the step under way
         self._step_began = 0.0
         self.record = StepRecord()
@@ -125,8 +126,10 @@ class Drafter:
         same = len(keys) == len(rows) and keys == self._running.keys() and all(row.emits for row in rows)
         if not same or not keys or seconds > LONGEST_STEP:
             return
-        self.record.target_step(seconds)
-        self._costs.observe_target(sum(self._running.values()), seconds)
+        num_tokens = sum(self._running.values())
+        if self._is_warm("target", num_tokens):
+            self.record.target_step(seconds)
+            self._costs.observe_target(num_tokens, seconds)
 
     def _observe_tokens(self, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]) -> None:
         for row, request in zip(rows, requests, strict=True):
@@ -176,4 +179,11 @@ class Drafter:
         if forwards > forwards_before:
             seconds = self._clock() - began - (prefill - prefill_before)
             self.record.draft_step(seconds, forwards - forwards_before)
-            self._costs.observe_draft(num_rows, seconds / (forwards - forwards_before))
+            if self._is_warm("draft", num_rows):
+                self._costs.observe_draft(num_rows, seconds / (forwards - forwards_before))
+
+    def _is_warm(self, model: str, size: int) -> bool:
+        """Whether a forward of that size ran before: the first one pays for what is set up once a size."""
+        warm = (model, size) in self._warm
+        self._warm.add((model, size))
+        return warm

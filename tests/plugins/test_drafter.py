@@ -192,7 +192,8 @@ def steps(made: Drafter, clock: Clock, texts: Sequence[Sequence[Sequence[int]]],
 def test_a_step_of_the_same_rows_tells_what_the_target_costs() -> None:
     costs, clock = CostModel(), Clock()
     made = drafter("auto", CountingDraft(), costs=costs, clock=clock)
-    steps(made, clock, [[[0], [1]], [[0, 1], [1, 1]]], 0.25)
+    steps(made, clock, [[[0], [1]]], 9.0)  # the first of its size pays for what is set up once
+    steps(made, clock, [[[0, 1], [1, 1]], [[0, 1, 1], [1, 1, 1]]], 0.25)
     assert costs.num_rows == 2
     assert costs.target == {2: pytest.approx(0.25)}
 
@@ -200,11 +201,13 @@ def test_a_step_of_the_same_rows_tells_what_the_target_costs() -> None:
 def test_a_step_that_read_a_prompt_or_waited_tells_nothing() -> None:
     costs, clock = CostModel(), Clock()
     made = drafter("auto", CountingDraft(), costs=costs, clock=clock)
-    steps(made, clock, [[[0]], [[0, 1], [2]], [[0, 1, 1]], []], 0.25)
-    assert costs.target == {}
-    steps(made, clock, [[[3]]], 100.0)
-    steps(made, clock, [[[3, 1]]], 0.25)
-    assert costs.target == {}
+    steps(made, clock, [[[3]], [[3, 1]], [[3, 1, 1]]], 0.25)
+    known = dict(costs.target)
+    steps(made, clock, [[[0]], [[0, 1], [2]], [[0, 1, 1]], []], 0.5)
+    assert costs.target == known
+    steps(made, clock, [[[4]]], 100.0)
+    steps(made, clock, [[[4, 1]]], 0.5)
+    assert costs.target == known
 
 
 def test_the_drafts_cost_is_a_forward_of_it() -> None:
@@ -218,6 +221,8 @@ def test_the_drafts_cost_is_a_forward_of_it() -> None:
     costs, clock = CostModel(), Clock()
     made = drafter("slem", Slow(), costs=costs, clock=clock)
     made.step([Row(np.array([0]), True, K)])
+    assert costs.draft == {}
+    made.step([Row(np.array([0, 0]), True, K)])
     assert costs.draft == {1: pytest.approx(0.1)}
 
 

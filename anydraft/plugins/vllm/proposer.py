@@ -141,6 +141,7 @@ class AnyDraftProposer:
         self._next_log = now + self._options.log_interval
         if line := self._drafter.record.line():
             logger.info("AnyDraft metrics: %s, Requests: %d", line, self._drafter.num_requests)
+        logger.debug("AnyDraft costs, seconds by size: target %s, draft %s", self._costs.target, self._costs.draft)
         self._drafter.record = StepRecord()
 
 
