@@ -73,7 +73,7 @@ class GenerationResponse(Response):
         except ApiError as error:
             await reply.fail(error)
         except OSError:
-            raise
+            logger.info("a client left while it was written to")
         except Exception:
             logger.exception("a request failed")
             await reply.fail(internal_error())
@@ -190,6 +190,7 @@ class _Reply:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._started = False
         self._streaming = False
 
     async def whole(self, body: Json, status: int = 200, headers: dict[str, str] | None = None) -> None:
@@ -207,11 +208,12 @@ class _Reply:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def fail(self, error: ApiError) -> None:
-        """The error as the whole response, or as the last event of a stream that has begun."""
+        """The error as the whole response, or as the last event of a stream that has begun. Nothing where a whole
+        response is on its way already."""
         if self._streaming:
             await self.event(error.body())
             await self.done()
-        else:
+        elif not self._started:
             await self.whole(error.body(), error.status, error.headers)
 
     async def _event(self, data: bytes) -> None:
@@ -221,13 +223,14 @@ class _Reply:
                 "cache-control": "no-cache",
                 "x-accel-buffering": "no",
             }
-            await self._start(200, fields)
             self._streaming = True
+            await self._start(200, fields)
         await self._send(
             {"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True}
         )
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
+        self._started = True
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 

@@ -13,6 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from anydraft.server.protocol import CompletionRequest
+from anydraft.server.respond import GenerationResponse
+from anydraft.server.service import Service
+from anydraft.server.settings import ServerSettings
 from tests.server.running import MODEL, PROMPT, Running, eventually, running, tiny_engine
 
 LONG = {"model": MODEL, "prompt": PROMPT, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
@@ -86,6 +90,31 @@ def test_a_slow_reader_costs_no_row_and_holds_up_nobody() -> None:
         assert server.metric("vllm:generation_tokens_total") == 4 * 200 + 5
         for raw in readers:
             raw.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_reader_that_never_reads_is_let_go_when_its_time_is_up(stream: bool, writes: int) -> None:
+    async def let_go() -> int:
+        service = Service(tiny_engine(), ServerSettings(model_name=MODEL, request_timeout=0.5))
+        service.start()
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if len(sent) > writes:
+                await asyncio.sleep(60)
+
+        async def receive() -> Any:
+            await asyncio.sleep(60)
+
+        request = CompletionRequest.model_validate({**LONG, "max_tokens": 5, "stream": stream})
+        await asyncio.wait_for(GenerationResponse(service, request)({"type": "http"}, receive, send), 5)
+        assert [m["type"] for m in sent].count("http.response.start") == 1
+        await service.stop()
+        return service.num_held
+
+    assert asyncio.run(let_go()) == 0
 
 
 def test_a_step_that_fails_ends_its_requests_and_nothing_else() -> None:

@@ -39,8 +39,8 @@ def content_security_policy(page: str) -> str:
     style = " ".join(_hashes(page, "style"))
     script = " ".join(_hashes(page, "script"))
     return (
-        f"default-src 'none'; style-src {style}; script-src {script}; img-src data:; connect-src 'self'; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; style-src {style}; script-src {script}; img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
