@@ -1,0 +1,162 @@
+"""Real vLLM engines with tiny random models, float32: texts are the target's own, drafts the draft's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tests import tiny
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+
+MAX_TOKENS = 24
+K = 4
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+}
+SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A Llama over a byte-level vocabulary and a Gemma-3 with windows of 16 over a SentencePiece-like one."""
+    root = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    llama = transformers.LlamaConfig(vocab_size=len(tiny.byte_level()), head_dim=32, **SIZES)
+    gemma = transformers.Gemma3TextConfig(
+        vocab_size=len(tiny.sentencepiece_like()),
+        head_dim=32,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=32,
+        **SIZES,
+    )
+    made = {
+        "llama": (transformers.LlamaForCausalLM(llama), tiny.byte_level()),
+        "gemma": (transformers.Gemma3ForCausalLM(gemma), tiny.sentencepiece_like()),
+    }
+    for name, (model, tokenizer) in made.items():
+        for key in ("eos_token_id", "bos_token_id", "pad_token_id"):
+            setattr(model.config, key, getattr(tokenizer, key))
+        model.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return {name: str(root / name) for name in made}
+
+
+def run(
+    model: str,
+    prompts: list[list[int]],
+    plugin: dict[str, Any] | None,
+    sampling: dict[str, Any] | None = None,
+    **engine: Any,
+) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "engine": {"model": model, "dtype": "float32", "max_model_len": 256, "max_num_seqs": 4, **engine},
+        "prompts": prompts,
+        "max_tokens": MAX_TOKENS,
+        "sampling": sampling or {"temperature": 0},
+    }
+    if plugin is not None:
+        given["engine"]["speculative_config"] = {
+            "method": "custom_class",
+            "model": "anydraft.plugins.vllm.AnyDraftProposer",
+            "num_speculative_tokens": K,
+        }
+        given["engine"]["additional_config"] = {"anydraft": plugin}
+    script = Path(__file__).with_name("run_vllm.py")
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps(given)],
+        env=dict(os.environ) | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    marked = [line for line in done.stdout.splitlines() if line.startswith("result: ")]
+    assert marked, "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
+    result: dict[str, Any] = json.loads(marked[0].removeprefix("result: "))
+    return result
+
+
+def prompts(encode: Callable[[str], list[int]]) -> list[list[int]]:
+    """Of different lengths, beyond the sliding window."""
+    texts = [*tiny.CORPUS[:3], tiny.CORPUS[0] + tiny.CORPUS[1], "The quick", "x"]
+    return [encode(text)[:90] for text in texts]
+
+
+@pytest.fixture(scope="module")
+def own(folders: dict[str, str]) -> list[list[int]]:
+    outputs: list[list[int]] = run(folders["llama"], prompts(tiny.byte_level().encode), None)["outputs"]
+    return outputs
+
+
+@pytest.mark.parametrize("method", ["slem", "tli"])
+def test_a_foreign_draft_leaves_the_text_as_it_is(
+    method: str, folders: dict[str, str], own: list[list[int]]
+) -> None:
+    """With so few blocks that requests are preempted, and prompts read in chunks."""
+    result = run(
+        folders["llama"],
+        prompts(tiny.byte_level().encode),
+        {"draft": folders["gemma"], "method": method},
+        num_gpu_blocks_override=9,
+        block_size=32,
+        max_num_batched_tokens=48,
+        enable_prefix_caching=False,
+    )
+    assert result["outputs"] == own
+    assert result["counters"]["spec_decode_num_draft_tokens"] > 20
+    assert result["counters"]["num_preemptions"] > 0
+
+
+@pytest.mark.parametrize(("name", "method"), [("llama", "tli"), ("gemma", "standard")])
+def test_a_model_that_drafts_for_itself_is_always_right(
+    name: str, method: str, folders: dict[str, str]
+) -> None:
+    """So its private keys and values, positions and sliding windows are those of the target."""
+    tokenizer = {"llama": tiny.byte_level(), "gemma": tiny.sentencepiece_like()}[name]
+    counters = run(folders[name], prompts(tokenizer.encode), {"draft": folders[name], "method": method})[
+        "counters"
+    ]
+    drafted, accepted = counters["spec_decode_num_draft_tokens"], counters["spec_decode_num_accepted_tokens"]
+    assert accepted > 0.97 * drafted > 60
+
+
+def test_an_own_draft_in_int8_and_auto_leave_the_text_as_it_is(
+    folders: dict[str, str], own: list[list[int]]
+) -> None:
+    plugin = {"draft": folders["gemma"], "method": "auto", "quantization": "int8"}
+    result = run(folders["llama"], prompts(tiny.byte_level().encode), plugin)
+    assert result["outputs"] == own
+
+
+def test_sampling_with_a_draft_is_sampling(folders: dict[str, str], own: list[list[int]]) -> None:
+    """Where vLLM expands sampling parameters wrongly on a CPU, top_k=1 at a temperature is not greedy."""
+    result = run(
+        folders["llama"],
+        prompts(tiny.byte_level().encode),
+        {"draft": folders["llama"], "method": "slem"},
+        sampling={"temperature": 1.0, "top_k": 1},
+    )
+    assert result["outputs"] == own
+    assert result["counters"]["spec_decode_num_accepted_tokens"] > 60
