@@ -29,3 +29,7 @@ class TokenizerError(ModelError):
 
 class PairError(AnyDraftError):
     """This method cannot work with this pair of vocabularies."""
+
+
+class TooManyRowsError(AnyDraftError):
+    """An exact probability takes more draft rows than are allowed."""

@@ -52,6 +52,8 @@ class StringMap:
         self._draft_ids = np.array([i for _, i in drafts], dtype=np.int64)
         controls = [i for i in bridge.draft.controls if 0 <= bridge.draft_to_target[i] < target_vocab_size]
         self._controls = np.array(controls, dtype=np.int64)
+        self._size = target_vocab_size
+        self._inner: dict[bytes, torch.Tensor] = {}
         self._cache: dict[bytes, LeafMap] = {}
         self._cached = 0
 
@@ -80,6 +82,30 @@ class StringMap:
             self._cached -= len(oldest.draft_ids)
         return found
 
+    def after(self, text: bytes, draft_id: int) -> int:
+        """The target id that ``text`` and one more draft token lead to; -1: none."""
+        data = self.bridge.draft.tokens[draft_id]
+        if data:
+            return self.longest(text + data)
+        mapped = -1 if text else int(self.bridge.draft_to_target[draft_id])
+        return mapped if 0 <= mapped < self._size else self.longest(text)
+
+    def inner(self, text: bytes) -> torch.Tensor:
+        """int64: the draft ids after which ``text`` is still a proper prefix of a target token."""
+        found = self._inner.get(text)
+        if found is None:
+            first, last = _span(self._sorted, text)
+            rests = {
+                token[len(text) : n]
+                for token in self._sorted[first:last]
+                for n in range(len(text) + 1, len(token))
+            }
+            spans = [_equal(self._drafts, rest) for rest in rests]
+            ids = [self._draft_ids[a:b] for a, b in spans if a < b]
+            merged = np.sort(np.concatenate(ids)) if ids else np.empty(0, dtype=np.int64)
+            found = self._inner[text] = torch.from_numpy(merged)
+        return found
+
     def _build(self, text: bytes) -> LeafMap:
         """The target tokens that begin with ``text``, in order: each claims the draft tokens that begin
         with the rest of it, and a longer one comes after those that it begins with."""
@@ -105,3 +131,8 @@ def _span(ordered: list[bytes], prefix: bytes) -> tuple[int, int]:
     if not head:
         return start, len(ordered)
     return start, bisect_left(ordered, head[:-1] + bytes([head[-1] + 1]), start)
+
+
+def _equal(ordered: list[bytes], value: bytes) -> tuple[int, int]:
+    """The range of ``ordered`` that equals ``value``."""
+    return bisect_left(ordered, value), bisect_right(ordered, value)
