@@ -112,7 +112,9 @@ def test_quantized_rows_with_values_that_are_not_finite_are_nan(kernels, weight_
 def test_activations_of_any_size(kernels, weight_format, size):
     packed = layer(9, 100, weight_format, bias=False)
     x = torch.randn(3, 100) * size
-    torch.testing.assert_close(packed(x).double(), exact(packed, x, kernels), rtol=1e-3, atol=size * 1e-3 + 1e-28)
+    torch.testing.assert_close(
+        packed(x).double(), exact(packed, x, kernels), rtol=1e-3, atol=size * 1e-3 + 1e-28
+    )
 
 
 def test_a_large_activation_does_not_drown_the_others(kernels):
