@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from anydraft.methods.base import EMPTY, Method, Prompt, Proposal, ProposalGenerator, Proposer
 from anydraft.methods.costs import Acceptance, CostModel
 from anydraft.methods.lookup import Lookup, LookupProposer
+from anydraft.methods.winners import Drafting
+from anydraft.rules.noise import CoupledNoise
+
+ChooseSampled = Callable[[float, CostModel], tuple[Method, Drafting]]
+"""From a request's temperature and the costs to the method that drafts for it, and how."""
 
 _LONG_MATCH = 5
 """So many equal last tokens are worth a copy before its acceptance is known."""
@@ -25,30 +31,55 @@ class Auto:
         drafting: the method that suits the pair, or None without a draft.
         max_tokens: drafted tokens a step at most.
         costs: what the engine measures; None: of its own.
+        sampled: chooses for sampled requests; None: ``drafting`` serves them too. It goes by measured times, so
+            requests that must reproduce are left out: those that say a draft temperature (as the engine does for
+            a seed) and coupled ones.
     """
 
     def __init__(
-        self, lookup: Lookup, drafting: Method | None, max_tokens: int = 8, costs: CostModel | None = None
+        self,
+        lookup: Lookup,
+        drafting: Method | None,
+        max_tokens: int = 8,
+        costs: CostModel | None = None,
+        sampled: ChooseSampled | None = None,
     ) -> None:
         self.lookup = lookup
         self.drafting = drafting
         self.max_tokens = max_tokens
         self.costs = costs or CostModel()
+        self.sampled = sampled
 
     @property
     def name(self) -> str:
         return f"auto({self.drafting.name}+lookup)" if self.drafting else "auto(lookup)"
 
     def start(self, prompt: Prompt) -> AutoProposer:
-        drafting = self.drafting.start(prompt) if self.drafting else None
-        return AutoProposer(self, self.lookup.start(prompt), drafting)
+        lookup = self.lookup.start(prompt)
+        if self.drafting is None:
+            return AutoProposer(self, lookup, None)
+        free = prompt.draft_temperature is None and not isinstance(prompt.noise, CoupledNoise)
+        if self.sampled is None or prompt.temperature == 0.0 or prompt.noise is None or not free:
+            return AutoProposer(self, lookup, self.drafting.start(prompt))
+        method, chosen = self.sampled(prompt.temperature, self.costs)
+        asked = replace(prompt, draft_temperature=chosen.draft_temperature)
+        return AutoProposer(self, lookup, method.start(asked), chosen.forwards, f" with {method.name}")
 
 
 class AutoProposer:
     """One request: its own acceptance of copies and of drafts, and what was decided last."""
 
-    def __init__(self, method: Auto, lookup: LookupProposer, drafting: Proposer | None) -> None:
+    def __init__(
+        self,
+        method: Auto,
+        lookup: LookupProposer,
+        drafting: Proposer | None,
+        forwards: float = 1.0,
+        how: str = "",
+    ) -> None:
         self._method = method
+        self._forwards = forwards
+        self._how = how
         self._lookup = lookup
         self._drafting = drafting
         self._copied = Acceptance(accepted=1.5, trials=3.0)
@@ -93,12 +124,13 @@ class AutoProposer:
         count = min(method.max_tokens, most)
         least = 0.0
         if costs.known(drafted=True):
-            best, speedup = costs.best_length(count, self._drafted.rate, costs.num_rows, drafted=True)
-            self.decision = f"drafting {best or 'off'}: {speedup:.2f}x predicted"
+            rate, forwards = self._drafted.rate, self._forwards
+            best, speedup = costs.best_length(count, rate, costs.num_rows, drafted=True, forwards=forwards)
+            self.decision = f"drafting {best or 'off'}{self._how if best else ''}: {speedup:.2f}x predicted"
             if best:
                 # The draft's own confidence says where to stop; the average only whether to start.
                 self._pause = _FIRST_PROBE
-                least = costs.least_survival(self._drafted.rate, costs.num_rows, best)
+                least = costs.least_survival(rate, costs.num_rows, best, forwards)
             elif self._is_probe():
                 count = min(_PROBE_LENGTH, most)
             else:

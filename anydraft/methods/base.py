@@ -132,7 +132,7 @@ class Proposer(Protocol):
         """Propose at most ``max_target_tokens`` target ids (0: return an empty proposal, ask nothing).
 
         ``min_survival``: draft no further where the draft itself gives its tokens a smaller chance to be all
-        right (see :class:`Rollout`); a method without rollouts ignores it.
+        right (see :class:`Rollout`); copies ignore it.
         """
         ...
 

@@ -81,35 +81,43 @@ class CostModel:
         """Of a draft forward over so many rows."""
         return self._on_line("draft", self.draft, list(self.draft), num_rows)
 
-    def speedup(self, length: int, acceptance: float, num_rows: int, *, drafted: bool) -> float:
+    def speedup(
+        self, length: int, acceptance: float, num_rows: int, *, drafted: bool, forwards: float = 1.0
+    ) -> float:
         """Predicted tokens a second with ``length`` proposed tokens a row, over those with none.
 
         Args:
             acceptance: probability of accepting a token, given that those before it were.
             num_rows: rows that step together and all propose.
             drafted: whether a draft model makes the tokens (copies cost nothing).
+            forwards: of the draft, for each token.
         """
         plain = self.target_time(num_rows)
         step = self.target_time(num_rows * (1 + length)) + (
-            length * self.draft_time(num_rows) if drafted else 0.0
+            length * forwards * self.draft_time(num_rows) if drafted else 0.0
         )
         return expected_tokens(length, acceptance) * plain / step
 
-    def best_length(self, most: int, acceptance: float, num_rows: int, *, drafted: bool) -> tuple[int, float]:
+    def best_length(
+        self, most: int, acceptance: float, num_rows: int, *, drafted: bool, forwards: float = 1.0
+    ) -> tuple[int, float]:
         """The length of at most ``most`` with the best predicted speed-up, and that speed-up (0 and 1.0 when
         nothing beats proposing nothing)."""
-        choices = ((self.speedup(n, acceptance, num_rows, drafted=drafted), -n) for n in range(1, most + 1))
+        choices = (
+            (self.speedup(n, acceptance, num_rows, drafted=drafted, forwards=forwards), -n)
+            for n in range(1, most + 1)
+        )
         best, negative = max(choices, default=(1.0, 0))
         return (-negative, best) if best > 1.0 else (0, best)
 
-    def least_survival(self, acceptance: float, num_rows: int, length: int) -> float:
+    def least_survival(self, acceptance: float, num_rows: int, length: int, forwards: float = 1.0) -> float:
         """The chance to be accepted below which one more drafted token costs more than it brings.
 
-        It costs a draft forward and a wider target forward, and brings that chance of a token, which is worth
-        what a token takes at the present rate.
+        It costs so many draft ``forwards`` and a wider target forward, and brings that chance of a token, which
+        is worth what a token takes at the present rate.
         """
         wide = self.target_time(num_rows * (1 + length))
-        draft = self.draft_time(num_rows)
+        draft = forwards * self.draft_time(num_rows)
         seconds_a_token = (wide + length * draft) / expected_tokens(length, acceptance) / num_rows
         widening = self.target_time(num_rows * (2 + length)) - wide
         return min((draft + widening) / num_rows / max(seconds_a_token, 1e-9), 1.0)

@@ -14,6 +14,7 @@ from anydraft.methods.slem import SLEM
 from anydraft.methods.slrs import SLRS
 from anydraft.methods.standard import Standard
 from anydraft.methods.tli import TLI
+from anydraft.methods.winners import Drafting, choose_sampled
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.tokenizer import Tokenizer
 
@@ -85,11 +86,26 @@ def _auto(name: str, costs: CostModel | None, **arguments: Any) -> Auto:
     drafting = (
         None if name == "lookup" else make_method(name, **{**arguments, "num_speculative_tokens": most})
     )
-    return Auto(_lookup(arguments["target_tokenizer"], None), drafting, most, costs)
+    bridge: Bridge | None = arguments["bridge"]
+    own = arguments["settings"] is not None and arguments["settings"].draft_temperature is not None
+    if drafting is None or bridge is None or bridge.nearly_same or own:
+        return Auto(_lookup(arguments["target_tokenizer"], None), drafting, most, costs)
+    made = {name: drafting}
+
+    def sampled(temperature: float, measured: CostModel) -> tuple[Method, Drafting]:
+        chosen = choose_sampled(temperature, bridge.target_overlap, measured, most)
+        if chosen.method not in made:
+            method = make_method(chosen.method, **{**arguments, "num_speculative_tokens": most})
+            assert method is not None
+            made[chosen.method] = method
+        return made[chosen.method], chosen
+
+    return Auto(_lookup(arguments["target_tokenizer"], None), drafting, most, costs, sampled)
 
 
 def choose(bridge: Bridge | None) -> str:
-    """What "auto" drafts with: lookup alone without a draft, standard for (nearly) one vocabulary, else slem.
+    """What "auto" drafts with: lookup alone without a draft, standard for (nearly) one vocabulary, else slem
+    (sampled requests: see :mod:`~anydraft.methods.winners`).
 
     Measured on SmolLM2 and Gemma-3-270M as drafts of Qwen2.5-Coder-1.5B, SLEM with a greedy draft was
     accepted more than TLI both when greedy (2.94 against 2.30 tokens a target call) and at temperature 1

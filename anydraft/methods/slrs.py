@@ -103,9 +103,12 @@ class SLRSProposer:
         roots = [Node((), b"", 1.0)]
         ids: list[int] = []
         q: list[torch.Tensor] = []
+        survival = 1.0
         while len(ids) < count:
             psi = yield from self._grow(roots, rows)
-            if float(psi.psi.max()) <= method.settings.min_confidence:
+            confidence = float(psi.psi.max())
+            survival *= confidence
+            if confidence <= method.settings.min_confidence or survival < min_survival:
                 break
             chosen = self._choose(psi, len(ids))
             if not (self._greedy or self._coupled):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from anydraft.methods.auto import Auto
+from anydraft.methods.auto import Auto, ChooseSampled
 from anydraft.methods.base import DraftSettings, Method
 from anydraft.methods.lookup import Lookup
 from anydraft.methods.slem import SLEM
 from anydraft.methods.slrs import SLRS
 from anydraft.methods.standard import Standard
 from anydraft.methods.tli import TLI
+from anydraft.methods.winners import Drafting
 from tests.proof.worlds import World
 
 Make = Callable[[World], Method]
@@ -53,7 +54,18 @@ def slrs_two_rows(world: World) -> Method:
 
 def auto(world: World) -> Method:
     """Copies and sampled drafts, by turns, where both pay and a third draft seldom does."""
-    method = Auto(Lookup(world.num_speculative_tokens, min_ngram=1, stop_ids=world.stop_ids), tli(world), 3)
+    return _auto(world, tli(world), None)
+
+
+def auto_slrs(world: World) -> Method:
+    """The same with a method that it chose for sampled requests, colder than the pair's own."""
+    chosen = Drafting("slrs", 0.7, 1.5, {1.0: 0.7})
+    return _auto(world, slem(world), lambda temperature, costs: (slrs(world), chosen))
+
+
+def _auto(world: World, drafting: Method, sampled: ChooseSampled | None) -> Auto:
+    copies = Lookup(world.num_speculative_tokens, min_ngram=1, stop_ids=world.stop_ids)
+    method = Auto(copies, drafting, 3, sampled=sampled)
     for num_tokens, seconds in [(1, 0.1), (4, 0.13)]:
         method.costs.observe_target(num_tokens, seconds)
     method.costs.observe_draft(1, 0.02)

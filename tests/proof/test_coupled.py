@@ -11,7 +11,7 @@ from anydraft.methods.tli import TLI
 from anydraft.rules.noise import CoupledNoise, KeyedNoise, Noise
 from tests.proof.catalogue import REPETITIVE, SAME, SHARED, STRINGS, WORLDS
 from tests.proof.laws import exact, prompt, run_request, take_step
-from tests.proof.makers import Make, auto, lookup, slem, slrs, standard, tli
+from tests.proof.makers import Make, auto, auto_slrs, lookup, slem, slrs, standard, tli
 from tests.proof.test_exact import case_id
 from tests.proof.worlds import TableDraft, World
 
@@ -21,6 +21,7 @@ PAIRS = [
     *((slrs, world) for world in STRINGS),
     *((slem, world) for world in WORLDS),
     *((auto, world) for world in REPETITIVE),
+    *((auto_slrs, world) for world in REPETITIVE),
     *((lookup, world) for world in WORLDS),
 ]
 

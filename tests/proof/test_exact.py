@@ -10,7 +10,18 @@ import pytest
 from tests.proof.catalogue import REPETITIVE, SAME, SHARED, STRINGS, WORLDS, world_named
 from tests.proof.enumeration import distance
 from tests.proof.laws import RULES, accepted_law, ar_law, speculative_law, whole_law
-from tests.proof.makers import Make, auto, lookup, slem, slrs, slrs_two_rows, slrs_whole, standard, tli
+from tests.proof.makers import (
+    Make,
+    auto,
+    auto_slrs,
+    lookup,
+    slem,
+    slrs,
+    slrs_two_rows,
+    slrs_whole,
+    standard,
+    tli,
+)
 from tests.proof.worlds import World
 
 TOLERANCE = 1e-12
@@ -20,7 +31,7 @@ CASES = [
     *product([tli], ["rejection", "block"], [*SAME, *SHARED]),
     *product([slrs, slrs_whole, slrs_two_rows], ["rejection", "block"], STRINGS),
     *product([tli, slrs], ["exact"], SHARED[:4]),
-    *product([auto], ["rejection", "block"], REPETITIVE),
+    *product([auto, auto_slrs], ["rejection", "block"], REPETITIVE),
     *product([slem, lookup], ["exact"], WORLDS),
 ]
 
@@ -45,6 +56,8 @@ WHOLE = [world_named("long blocks"), world_named("forbidden tokens"), world_name
     [
         (auto, "rejection"),
         (auto, "block"),
+        (auto_slrs, "rejection"),
+        (auto_slrs, "block"),
         (tli, "rejection"),
         (tli, "block"),
         (slrs, "rejection"),
