@@ -12,7 +12,7 @@ from typing import Any
 
 from anydraft.errors import UsageError
 
-CATEGORIES = ("code", "chat", "maths")
+CATEGORIES = ("code", "chat", "maths", "summary")
 
 
 @dataclass(frozen=True)

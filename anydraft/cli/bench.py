@@ -19,8 +19,15 @@ def bench(
         typer.Option(help="transformers, transformers-lookup or transformers-assisted; may be given again."),
     ] = None,
     num_prompts: Annotated[
-        int, typer.Option(help="Prompts of the package: code, chat and maths in turn.")
-    ] = 12,
+        int | None,
+        typer.Option(help="So many prompts: of the package (by default 12), or the first of FILE (all)."),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="code, chat, maths or summary; may be given again. By default all in turn.", metavar="NAME"
+        ),
+    ] = None,
     prompts: Annotated[
         str | None, typer.Option(metavar="FILE", help="Your own: a prompt a line, or JSON lines.")
     ] = None,
@@ -46,7 +53,7 @@ def bench(
     from anydraft.bench.bench import BenchOptions
     from anydraft.bench.bench import bench as run_bench
     from anydraft.bench.peers import PEERS
-    from anydraft.bench.prompts import file_prompts, packaged_prompts
+    from anydraft.bench.prompts import CATEGORIES, file_prompts, packaged_prompts
     from anydraft.cli.output import print_json, print_progress, print_text
     from anydraft.errors import UsageError
     from anydraft.methods.select import METHODS
@@ -60,7 +67,14 @@ def bench(
         raise UsageError(f"--peer {unknown[0]} is unknown; use one of {', '.join(PEERS)}")
     if any(size < 1 for size in batch_size or ()):
         raise UsageError("--batch-size must be at least 1")
-    chosen = file_prompts(prompts) if prompts is not None else packaged_prompts(num_prompts)
+    if num_prompts is not None and num_prompts < 1:
+        raise UsageError(f"--num-prompts {num_prompts} must be at least 1")
+    if prompts is not None and category:
+        raise UsageError("--category chooses of the package's prompts; leave it out with --prompts")
+    if prompts is None:
+        chosen = packaged_prompts(12 if num_prompts is None else num_prompts, category or CATEGORIES)
+    else:
+        chosen = file_prompts(prompts)[:num_prompts]
     options = BenchOptions(
         target=target,
         drafts=tuple(drafts),

@@ -59,11 +59,24 @@ def test_acceptance_per_position_is_a_share_of_the_drafts() -> None:
 
 
 def test_packaged_prompts_come_in_turn() -> None:
-    prompts = packaged_prompts(6)
-    assert [p.category for p in prompts] == ["code", "writing", "maths"] * 2
+    prompts = packaged_prompts(8)
+    assert [p.category for p in prompts] == ["code", "writing", "maths", "summary"] * 2
     assert all(bool(p.prompt) != bool(p.messages) for p in packaged_prompts(100))
+    assert sum(p.category == "summary" for p in packaged_prompts(40)) == 10
     with pytest.raises(UsageError, match="asked for"):
         packaged_prompts(10_000)
+
+
+def test_packaged_prompts_of_chosen_categories() -> None:
+    prompts = packaged_prompts(4, ["summary", "code"])
+    assert [p.category for p in prompts] == ["summary", "code"] * 2
+    assert all(
+        130 <= len(p.text.split("\n\n", 1)[1].split()) <= 180 for p in packaged_prompts(10, ["summary"])
+    )
+    with pytest.raises(UsageError, match="has 10 of summary"):
+        packaged_prompts(11, ["summary"])
+    with pytest.raises(UsageError, match="poetry"):
+        packaged_prompts(1, ["poetry"])
 
 
 def test_prompts_of_a_file(tmp_path: Path) -> None:
@@ -117,6 +130,9 @@ def test_the_command_reports_every_configuration(folders: tuple[str, str], tmp_p
         (["--peer", "magic"], "magic"),
         (["--batch-size", "0"], "at least 1"),
         (["--num-prompts", "100000"], "asked for"),
+        (["--num-prompts", "0"], "at least 1"),
+        (["--category", "poetry"], "poetry"),
+        (["--category", "code", "--prompts", "mine.txt"], "--category"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
