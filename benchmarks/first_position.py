@@ -96,7 +96,8 @@ class FirstPosition:
         context.append(output)
         rows = DraftRows(self._backend, key, list(context.ids))
         tail = [*prompt.target_ids[-16:], *output][-16:]
-        found = {**self._token_rule(rows, p), ("slem", "greedy"): self._slem(rows, p, tail)}
+        slem = self._slem(rows, p, tail)
+        found = {**self._token_rule(rows, p), ("slem", "greedy"): slem}
         tree = 0.0 * p
         for temperature in TREE_TEMPERATURES:
             for epsilon in EPSILONS:
@@ -115,7 +116,9 @@ class FirstPosition:
                     tree = psi.psi
         for temperature in TEMPERATURES:
             psi, _ = self._tree(rows, temperature, 0.01, p)
-            found["slem", f"draft at {temperature:g}"] = Measured(float((p * psi.psi).sum()))
+            found["slem", f"draft at {temperature:g}"] = Measured(
+                float((p * psi.psi).sum()), slem.rows, slem.forwards
+            )
         if paper:
             for lookahead in LOOKAHEADS:
                 found["paper", f"lookahead {lookahead}"] = self._paper(rows, lookahead, p, tree)
@@ -150,7 +153,13 @@ class FirstPosition:
             if not self._bridge.draft.tokens[path[-1]]:
                 break
         ids = self._translator.translate(tail, path)
-        return Measured(float(p[ids[0]]) if ids else 0.0)
+        if not ids:
+            return Measured(0.0, len(path), len(path))
+        # The price of the first target token: the draft tokens until its last byte is there.
+        sizes = [len(self._bridge.draft.tokens[d] or b"") for d in path]
+        wanted = len(self._bridge.target.tokens[ids[0]] or b"")
+        needed = next((n for n in range(1, len(path)) if sum(sizes[:n]) >= wanted), len(path))
+        return Measured(float(p[ids[0]]), needed, needed)
 
     def _tree(
         self, rows: DraftRows, temperature: float, epsilon: float, p: torch.Tensor

@@ -116,7 +116,9 @@ def _own_rows(
 
 
 def lines_of(found: dict[Key, list[Measured]], temperature: float, times: Times) -> Iterator[Line]:
-    for (method, settings), all_of_it in found.items():
+    methods = list(dict.fromkeys(method for method, _ in found))
+    in_turn = sorted(found.items(), key=lambda item: methods.index(item[0][0]))
+    for (method, settings), all_of_it in in_turn:
         acceptance = [one.acceptance for one in all_of_it]
         mean = statistics.fmean(acceptance)
         rows = statistics.fmean(one.rows for one in all_of_it)
