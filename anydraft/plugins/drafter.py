@@ -66,7 +66,9 @@ class Drafter:
         draft: answers the method's asks; None when the method needs no draft model.
         costs: is told what each step took; "auto" decides by it.
         tracker: recognises requests.
-        clock: seconds. Where several processes must decide alike, one that reads the same in all of them.
+        clock: seconds.
+        agree: one process's measurement for all that must decide alike (the ranks of one model); each calls
+            it for the same measurements in the same order.
     """
 
     def __init__(
@@ -76,12 +78,14 @@ class Drafter:
         costs: CostModel | None = None,
         tracker: RequestTracker | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        agree: Callable[[float], float] = float,
     ) -> None:
         self._method = method
         self._draft = draft
         self._costs = costs or CostModel()
         self._tracker = RequestTracker() if tracker is None else tracker
         self._clock = clock
+        self._agree = agree
         self._drafting: dict[int, _Drafting] = {}
         self._warm: set[tuple[str, int]] = set()  # sizes of forwards that ran before
         self._running: dict[int, int] = {}  # by key, ids that the target reads in the step under way
@@ -121,10 +125,12 @@ class Drafter:
         self, now: float, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]
     ) -> None:
         """Tell auto what the target's step took, if it was of the same requests and nothing else."""
-        seconds = now - self._step_began
         keys = {request.key for request in requests if request is not None}
         same = len(keys) == len(rows) and keys == self._running.keys() and all(row.emits for row in rows)
-        if not same or not keys or seconds > LONGEST_STEP:
+        if not same or not keys:
+            return
+        seconds = self._agree(now - self._step_began)
+        if seconds > LONGEST_STEP:
             return
         num_tokens = sum(self._running.values())
         if self._is_warm("target", num_tokens):
@@ -177,7 +183,7 @@ class Drafter:
         """What a draft forward costs, with the work around it (recognition, retokenization)."""
         forwards, prefill = self._draft_work()
         if forwards > forwards_before:
-            seconds = self._clock() - began - (prefill - prefill_before)
+            seconds = self._agree(self._clock() - began - (prefill - prefill_before))
             self.record.draft_step(seconds, forwards - forwards_before)
             if self._is_warm("draft", num_rows):
                 self._costs.observe_draft(num_rows, seconds / (forwards - forwards_before))

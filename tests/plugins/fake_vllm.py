@@ -182,6 +182,10 @@ def install(monkeypatch: pytest.MonkeyPatch, model: PagedTable | None = None) ->
     class GPUModelRunner:
         def propose_draft_token_ids(self, scheduler_output: Any, sampled_token_ids: Any) -> None: ...
 
+    class GroupCoordinator:
+        def broadcast_object(self, obj: Any = None, src: int = 0) -> Any:
+            return 0.125  # what rank 0 measured
+
     class AttentionMetadataBuilder:
         def build(
             self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
@@ -206,6 +210,10 @@ def install(monkeypatch: pytest.MonkeyPatch, model: PagedTable | None = None) ->
             ),
         },
         "vllm.config.utils": {"replace": replace},
+        "vllm.distributed.parallel_state": {
+            "GroupCoordinator": GroupCoordinator,
+            "get_tp_group": GroupCoordinator,
+        },
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
         "vllm.forward_context": {"set_forward_context": set_forward_context},
         "vllm.model_executor.model_loader": {"get_model": get_model},

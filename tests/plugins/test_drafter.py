@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -63,6 +63,7 @@ def drafter(
     costs: CostModel | None = None,
     keep_steps: int = 64,
     clock: Clock | None = None,
+    agree: Callable[[float], float] = float,
 ) -> Drafter:
     made = make_method(
         method,
@@ -74,7 +75,7 @@ def drafter(
         costs=costs,
     )
     assert made is not None
-    return Drafter(made, draft, costs, RequestTracker(keep_steps=keep_steps), clock or Clock())
+    return Drafter(made, draft, costs, RequestTracker(keep_steps=keep_steps), clock or Clock(), agree)
 
 
 def proposing(drafter: Drafter) -> object:
@@ -259,3 +260,25 @@ def test_the_record_counts_as_vllm_does() -> None:
         "Mean acceptance length: 2.00, Accepted: 2 tokens, Drafted: 3 tokens, "
         "Avg Draft acceptance rate: 66.7%, Steps with drafts: 1 of 2 (1 copied)"
     )
+
+
+def test_ranks_with_clocks_of_their_own_decide_alike() -> None:
+    """The first tells its measurements; the other, whose clock runs wild, must ask at the same places."""
+    told: list[float] = []
+    rng = random.Random(5)
+
+    def tell(seconds: float) -> float:
+        told.append(seconds)
+        return seconds
+
+    clock, wild = Clock(), Clock()
+    first = drafter("auto", CountingDraft(), costs=CostModel(), clock=clock, agree=tell)
+    other = drafter("auto", CountingDraft(), costs=CostModel(), clock=wild, agree=lambda seconds: told.pop(0))
+    texts = [[0], [1, 2]]
+    for _ in range(80):
+        rows = [Row(np.array(text), True, K) for text in texts]
+        assert first.step(rows) == other.step(rows)
+        assert told == []
+        clock.now += 0.05 + 0.01 * len(texts[0]) % 3
+        wild.now += rng.random() * 20
+        texts = [[*text, rng.randrange(5)] for text in texts]

@@ -155,15 +155,25 @@ def test_bad_input_is_refused_before_any_weights(
     assert "is multimodal; give a text-only model" in str(error)
 
 
-def test_several_ranks_are_refused(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+def test_pipeline_ranks_are_refused(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def two(host: Any) -> None:
+        host.parallel_config.pipeline_parallel_size = 2
 
-        def two(host: Any, name: str = name) -> None:
-            setattr(host.parallel_config, name, 2)
+    error = refused(folders, monkeypatch, method="lookup", change=two)
+    assert isinstance(error, HostError)
+    assert "pipeline_parallel_size=2" in str(error)
 
-        error = refused(folders, monkeypatch, method="lookup", change=two)
-        assert isinstance(error, HostError)
-        assert f"{name}=2" in str(error)
+
+def test_tensor_ranks_decide_by_what_the_first_measured(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch)
+    host = config(folders, method="lookup")
+    host.parallel_config.tensor_parallel_size = 2
+    proposer = AnyDraftProposer(host)
+    for length in range(2, 6):
+        proposer.propose([[1]], np.array([length]), np.array([[1, 2, 3, 4, 5]], dtype=np.int32))
+    assert proposer.drafter.record.target_seconds == 2 * 0.125
 
 
 def test_tli_without_a_token_in_common_is_refused(

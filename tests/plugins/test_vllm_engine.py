@@ -160,3 +160,11 @@ def test_sampling_with_a_draft_is_sampling(folders: dict[str, str], own: list[li
     )
     assert result["outputs"] == own
     assert result["counters"]["spec_decode_num_accepted_tokens"] > 60
+
+
+def test_two_ranks_decide_alike(folders: dict[str, str], own: list[list[int]]) -> None:
+    """Drafts of the method that decides by the clock; ranks that differ would hang."""
+    plugin = {"draft": folders["llama"], "method": "auto"}
+    result = run(folders["llama"], prompts(tiny.byte_level().encode), plugin, tensor_parallel_size=2)
+    assert [len(ids) for ids in result["outputs"]] == [MAX_TOKENS] * len(own)
+    assert result["counters"]["spec_decode_num_accepted_tokens"] > 20

@@ -29,6 +29,7 @@ class Hook:
 
 PROPOSER_HOOKS = (
     Hook("vllm.v1.spec_decode.custom_class_proposer", "create_custom_proposer", ("vllm_config",)),
+    Hook("vllm.distributed.parallel_state", "GroupCoordinator.broadcast_object", ("obj", "src")),
     Hook("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids", ("sampled_token_ids",)),
     Hook(
         "vllm.v1.sample.rejection_sampler",

@@ -22,7 +22,7 @@ from anydraft.plugins.drafter import Drafter, Row
 from anydraft.plugins.report import StepRecord
 from anydraft.plugins.requests import RequestTracker
 from anydraft.plugins.vllm.draft import DraftPlan, draft_model_config, load_own, load_paged
-from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, HostError, check_hooks
+from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, SUPPORTED, HostError, check_hooks
 from anydraft.plugins.vllm.options import Options, read_options
 from anydraft.plugins.vllm.sampling import repair_sampling
 from anydraft.vocab.bridge import Bridge
@@ -132,7 +132,9 @@ class AnyDraftProposer:
 
     def _new_drafter(self) -> Drafter:
         tracker = RequestTracker(max_idle=int(self._host.scheduler_config.max_num_seqs))
-        return Drafter(self._method, self._draft, self._costs, tracker)
+        several = self._host.parallel_config.tensor_parallel_size > 1
+        agree = _first_ranks if several else float
+        return Drafter(self._method, self._draft, self._costs, tracker, agree=agree)
 
     def _log(self) -> None:
         now = time.monotonic()
@@ -141,7 +143,9 @@ class AnyDraftProposer:
         self._next_log = now + self._options.log_interval
         if line := self._drafter.record.line():
             logger.info("AnyDraft metrics: %s, Requests: %d", line, self._drafter.num_requests)
-        logger.debug("AnyDraft costs, seconds by size: target %s, draft %s", self._costs.target, self._costs.draft)
+        logger.debug(
+            "AnyDraft costs, seconds by size: target %s, draft %s", self._costs.target, self._costs.draft
+        )
         self._drafter.record = StepRecord()
 
 
@@ -155,13 +159,18 @@ def _num_speculative_tokens(host: Any) -> int:
 
 
 def _refuse_unsupported(host: Any) -> None:
-    parallel = host.parallel_config
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-        if (size := getattr(parallel, name)) > 1:
-            raise HostError(
-                f"{name}={size} is not supported with AnyDraft yet: its decisions follow measured times, which "
-                f"differ from rank to rank; use {name}=1"
-            )
+    if (size := host.parallel_config.pipeline_parallel_size) > 1:
+        raise HostError(
+            f"pipeline_parallel_size={size} is not supported: vLLM {SUPPORTED} fails with any kind of drafting "
+            "there; use tensor_parallel_size"
+        )
+
+
+def _first_ranks(seconds: float) -> float:
+    """What rank 0 measured: ranks that decide by their own clocks would wait for each other for ever."""
+    from vllm.distributed.parallel_state import get_tp_group
+
+    return float(get_tp_group().broadcast_object(seconds, src=0))
 
 
 def _on_cpu() -> bool:
