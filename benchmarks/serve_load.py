@@ -1,9 +1,9 @@
 """Many streams at once against a server, with clients that leave: is every text right, is anything left behind?
 
-    python benchmarks/serve_load.py [--target TARGET --draft DRAFT] [--streams 32] [--seconds 120]
+    python benchmarks/serve_load.py [--target TARGET --draft DRAFT] [--dtype D] [--streams 32] [--seconds 120]
 
-Starts ``anydraft serve`` in float32 and keeps so many streams open for so long, of which one in four leaves somewhere
-in the middle; in turns with the same load under ``method: "none"``, for half the time. Every finished text is compared
+Starts ``anydraft serve`` and keeps so many streams open for so long, of which one in four leaves somewhere in the
+middle; in turns with the same load under ``method: "none"``, for half the time. Every finished text is compared
 with what the target alone gives for its prompt (greedy, one request at a time, before the load). Rows and the server's
 resident memory are read before, between and after. Prints a Markdown table; exits with 1 if a text was wrong or a row
 was left.
@@ -76,26 +76,9 @@ class Count:
 @contextmanager
 def serving(options: argparse.Namespace) -> Iterator[tuple[int, str]]:
     """(process id, URL) of a server of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "anydraft",
-        "serve",
-        options.target,
-        "--draft",
-        options.draft,
-        "--port",
-        "0",
-    ]
-    command += [
-        "--json",
-        "--dtype",
-        "float32",
-        "--max-num-seqs",
-        str(options.max_num_seqs),
-        "--shutdown-timeout",
-        "0",
-    ]
+    command = [sys.executable, "-m", "anydraft", "serve", options.target, "--draft", options.draft]
+    command += ["--port", "0", "--json", "--dtype", options.dtype, "--method", options.method]
+    command += ["--max-num-seqs", str(options.max_num_seqs), "--shutdown-timeout", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -243,6 +226,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--target", default="gemma-3-270m")
     parser.add_argument("--draft", default="smollm2-135m-instruct")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--method", default="auto", help="of the streams with drafts")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=120, help="of load with drafts")
     parser.add_argument("--leaving", type=float, default=0.25, help="share of the streams that leave")

@@ -67,7 +67,7 @@ class ChatLoop:
                 else:
                     self._answer(line)
             except KeyboardInterrupt:
-                self._say("\ninterrupted; the answer is dropped")
+                self._say("\ninterrupted")
             except AnyDraftError as error:
                 self.failed = True
                 self._say(str(error), "red")

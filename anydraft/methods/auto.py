@@ -19,6 +19,9 @@ _LONG_MATCH = 5
 _FIRST_PROBE, _LAST_PROBE = 8, 64
 """While drafting is off one step in so many drafts all the same; the pause doubles up to the last."""
 _PROBE_LENGTH = 3
+_SHARED_MEMORY = 0.995
+_KNOWN = 8.0
+"""Trials of any requests (five are assumed) after which a new one among others need not probe at once."""
 _PLAIN_EVERY = 128
 """One step in so many proposes nothing, so that the cost of the target alone stays known."""
 
@@ -49,6 +52,9 @@ class Auto:
         self.max_tokens = max_tokens
         self.costs = costs or CostModel()
         self.sampled = sampled
+        self.copied = Acceptance(accepted=1.5, trials=3.0, memory=_SHARED_MEMORY)
+        self.drafted = Acceptance(memory=_SHARED_MEMORY)
+        """Over all requests, with which each new one begins: most are over before they have learned it anew."""
 
     @property
     def name(self) -> str:
@@ -82,11 +88,12 @@ class AutoProposer:
         self._how = how
         self._lookup = lookup
         self._drafting = drafting
-        self._copied = Acceptance(accepted=1.5, trials=3.0)
-        self._drafted = Acceptance()
+        self._copied = method.copied.worth(3.0)
+        self._drafted = method.drafted.worth(5.0)
         self._last: Proposal = EMPTY
         self._steps = 0
-        self._next_probe = 0
+        rows = method.costs.num_rows
+        self._next_probe = 0 if rows == 1 or method.drafted.trials < _KNOWN else _FIRST_PROBE * rows
         self._pause = _FIRST_PROBE
         self.decision = ""
         """In words, for the statistics."""
@@ -141,7 +148,8 @@ class AutoProposer:
     def _is_probe(self) -> bool:
         if self._steps < self._next_probe:
             return False
-        self._next_probe = self._steps + self._pause
+        # A probe holds up every row, and every row probes.
+        self._next_probe = self._steps + self._pause * self._method.costs.num_rows
         self._pause = min(2 * self._pause, _LAST_PROBE)
         return True
 
@@ -149,7 +157,11 @@ class AutoProposer:
         proposed = len(self._last.token_ids)
         if proposed:
             accepted = _common(self._last.token_ids, token_ids)
-            (self._copied if self._last.source == "lookup" else self._drafted).observe(proposed, accepted)
+            copied = self._last.source == "lookup"
+            for each in (
+                (self._copied, self._method.copied) if copied else (self._drafted, self._method.drafted)
+            ):
+                each.observe(proposed, accepted)
         self._lookup.observe(token_ids)
         if self._drafting is not None:
             self._drafting.observe(token_ids)

@@ -13,6 +13,8 @@ _MEMORY = 0.2
 """Weight of the newest measurement, once there are some: machines get busy and calm down again."""
 _OUTLIER = 2.0
 """A measurement above so many times the mean counts as that much: a moment in which something else ran."""
+_OFTEN = 5
+"""A time that was measured so often stands for itself."""
 _WIDEST = 9
 """Tokens a row of the widest forward whose time says something of the others: beyond, products are no longer read
 once for all tokens, and times rise faster."""
@@ -75,7 +77,14 @@ class CostModel:
         been measured."""
         if not self.target or min(self.target) > self.num_rows:
             return math.nan
-        return self.target_time(self.num_rows) / self.num_rows
+        return self.plain_time(self.num_rows) / self.num_rows
+
+    def plain_time(self, num_rows: int) -> float:
+        """Of a forward that proposes nothing: as it was measured, once that was often. Products of many tokens cost
+        more a token than those of few, so the line through wide forwards makes the narrowest look dear."""
+        if self._counts.get(("target", num_rows), 0) >= _OFTEN:
+            return self.target[num_rows]
+        return self.target_time(num_rows)
 
     def draft_time(self, num_rows: int) -> float:
         """Of a draft forward over so many rows."""
@@ -92,7 +101,7 @@ class CostModel:
             drafted: whether a draft model makes the tokens (copies cost nothing).
             forwards: of the draft, for each token.
         """
-        plain = self.target_time(num_rows)
+        plain = self.plain_time(num_rows)
         step = self.target_time(num_rows * (1 + length)) + (
             length * forwards * self.draft_time(num_rows) if drafted else 0.0
         )
@@ -134,16 +143,21 @@ def expected_tokens(length: int, acceptance: float) -> float:
 class Acceptance:
     """Running estimate of the probability that a proposed token is accepted, given those before it were.
 
-    Counts fade by half in about 20 trials, so that it follows the text.
+    Counts fade with each trial: by half in about 20 of them, so that it follows the text.
     """
 
     accepted: float = 3.0
     trials: float = 5.0
+    memory: float = 0.966
+
+    def worth(self, trials: float) -> Acceptance:
+        """The same rate, as if from so many trials: what another request begins with."""
+        return Acceptance(self.rate * trials, trials)
 
     def observe(self, num_proposed: int, num_accepted: int) -> None:
         """A proposal is one trial for each accepted token and one for the first rejected."""
         trials = min(num_accepted + 1, num_proposed)
-        fade = 0.966**trials
+        fade = self.memory**trials
         self.accepted = self.accepted * fade + num_accepted
         self.trials = self.trials * fade + trials
 

@@ -160,3 +160,53 @@ def test_a_good_draft_stays_on() -> None:
         proposal = step(proposer)
         proposer.observe([*proposal.token_ids, 1000 + i])
     assert len(drafting.calls) >= 45
+
+
+def run_badly(auto: Auto, steps: int) -> None:
+    """A request whose every draft is wrong."""
+    proposer = auto.start(Prompt((1, 2, 3)))
+    for i in range(steps):
+        step(proposer)
+        proposer.observe([1000 + i])
+
+
+def test_a_new_request_begins_with_what_others_learned() -> None:
+    drafting = _Drafting()
+    auto = Auto(Lookup(), drafting)
+    auto.costs = costs({4: 0.1, 36: 0.9}, {4: 0.02})
+    auto.costs.num_rows = 4
+    run_badly(auto, 400)
+    learned = len(drafting.calls)
+    for _ in range(10):
+        run_badly(auto, 7)
+    assert len(drafting.calls) == learned, "short requests do not try again what did not pay"
+    run_badly(auto, 100)
+    assert len(drafting.calls) > learned, "a long one does"
+    learned = len(drafting.calls)
+    auto.costs = costs({1: 0.1, 9: 0.9}, {1: 0.02})
+    run_badly(auto, 7)
+    assert len(drafting.calls) == learned + 1, "and one that is alone, whom it costs little"
+
+
+def test_more_rows_probe_less_often() -> None:
+    calls = []
+    for rows in (1, 4):
+        drafting = _Drafting()
+        auto = Auto(Lookup(), drafting)
+        auto.costs = costs({rows: 0.1, 9 * rows: 0.9}, {rows: 0.02})
+        auto.costs.num_rows = rows
+        run_badly(auto, 250)
+        calls.append(len(drafting.calls))
+    assert calls[1] < calls[0]
+
+
+def test_a_cost_measured_often_stands_for_itself() -> None:
+    """A line through wide, dear forwards would make the target alone look dear and drafting cheap."""
+    model = costs({4: 0.1, 8: 0.5, 12: 0.55, 16: 0.6, 20: 0.65}, {4: 0.001})
+    model.num_rows = 4
+    assert model.best_length(4, 0.7, 4, drafted=True)[0] > 0
+    for _ in range(5):
+        model.observe_target(4, 0.1)
+    assert model.plain_time(4) == pytest.approx(0.1)
+    assert model.best_length(4, 0.7, 4, drafted=True)[0] == 0
+    assert model.plain_time_a_row() == pytest.approx(0.025)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from anydraft.methods.auto import Auto, ChooseSampled
-from anydraft.methods.base import DraftSettings, Method
+from anydraft.methods.auto import Auto, AutoProposer, ChooseSampled
+from anydraft.methods.base import DraftSettings, Method, Prompt
+from anydraft.methods.costs import Acceptance
 from anydraft.methods.lookup import Lookup
 from anydraft.methods.slem import SLEM
 from anydraft.methods.slrs import SLRS
@@ -63,9 +64,18 @@ def auto_slrs(world: World) -> Method:
     return _auto(world, slem(world), lambda temperature, costs: (slrs(world), chosen))
 
 
+class _Forgetful(Auto):
+    """Begins every request alike: an enumeration runs one request many times, and those must not learn from each
+    other."""
+
+    def start(self, prompt: Prompt) -> AutoProposer:
+        self.copied, self.drafted = Acceptance(1.5, 3.0), Acceptance()
+        return super().start(prompt)
+
+
 def _auto(world: World, drafting: Method, sampled: ChooseSampled | None) -> Auto:
     copies = Lookup(world.num_speculative_tokens, min_ngram=1, stop_ids=world.stop_ids)
-    method = Auto(copies, drafting, 3, sampled=sampled)
+    method = _Forgetful(copies, drafting, 3, sampled=sampled)
     for num_tokens, seconds in [(1, 0.1), (4, 0.13)]:
         method.costs.observe_target(num_tokens, seconds)
     method.costs.observe_draft(1, 0.02)
