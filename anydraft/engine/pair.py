@@ -68,7 +68,7 @@ class Pair:
         other.costs = CostModel()
         other._others = OrderedDict()
         other._draft_temperature = draft_temperature
-        other.method = self._make_method(method, num_speculative_tokens, draft_temperature)
+        other.method = other._make_method(method, num_speculative_tokens, draft_temperature)
         return other
 
     def other_method(self, method: str, num_speculative_tokens: int | None = None) -> Method | None:

@@ -309,3 +309,11 @@ def test_another_method_on_the_same_models() -> None:
     assert engine.with_method("tli").pair.runner is engine.pair.runner
     with pytest.raises(UsageError, match="at least 1"):
         engine.with_method("tli", num_speculative_tokens=0)
+
+
+def test_auto_of_another_engine_decides_by_its_own_measurements() -> None:
+    """It must not wait forever for what another's steps would have taught it."""
+    engine = Engine(tiny.llama(), tiny.gemma3(), method="slem", dtype="float32").with_method("auto")
+    result = engine.generate(PROMPTS[:1], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))[0]
+    assert engine.pair.method.costs is engine.core.costs
+    assert result.stats.num_drafts > 0
