@@ -16,6 +16,7 @@ from anydraft.models.describe import ModelInfo
 from anydraft.models.draft import ModelDraft
 from anydraft.models.load import load_model
 from anydraft.models.locate import locate
+from anydraft.models.native import NativeRunner
 from anydraft.models.select import make_runner
 from anydraft.plugins.capacity import BoundedDraft
 from anydraft.plugins.vllm.host import HostError
@@ -147,9 +148,9 @@ def load_own(options: Options, plan: DraftPlan, host: Any) -> BoundedDraft:
     loaded = load_model(plan.info.name, dtype="bfloat16", device="cpu")
     with all_cores():
         runner = make_runner(loaded, quantization=options.quantization)  # type: ignore[arg-type]
-    one = runner.cache.num_bytes
-    token_bytes = one // 256
-    capacity = RectangularCapacity(int(options.kv_cache_gib * GIB) // token_bytes)
+    assert isinstance(runner, NativeRunner), "no other has quantized weights"
+    rows, _, slots, _ = runner.cache.keys[0].shape
+    capacity = RectangularCapacity(int(options.kv_cache_gib * GIB) * rows * slots // runner.cache.num_bytes)
     runner.max_context = min(plan.max_context, runner.max_context, capacity.max_tokens)
     return BoundedDraft(ModelDraft(runner, plan.tokenizer), capacity, runner.max_context)
 
