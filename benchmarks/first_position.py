@@ -23,7 +23,6 @@ EPSILONS = (0.3, 0.1, 0.03, 0.01)
 LOOKAHEADS = (2, 3)
 _MOST_ROWS = 64
 _GREEDY_TOKENS = 5
-_COUPLED_TOKENS = 48  # the likeliest common tokens; the others together add under a thousandth
 _PAPER_TOKENS = 8
 
 
@@ -50,6 +49,7 @@ class DraftRows:
     key: str
     context: Sequence[int]
     _rows: dict[Path, torch.Tensor] = field(default_factory=dict)
+    _tempered: dict[tuple[Path, float], torch.Tensor] = field(default_factory=dict)
 
     def at(self, paths: Sequence[Path], temperature: float = 1.0) -> list[torch.Tensor]:
         missing = tuple(path for path in dict.fromkeys(paths) if path not in self._rows)
@@ -58,7 +58,12 @@ class DraftRows:
             answer = self.backend.answer({self.key: Expand(self.context, stable, missing)})[self.key]
             assert isinstance(answer, torch.Tensor)
             self._rows.update(zip(missing, answer.double(), strict=True))
-        return [_tempered(self._rows[path], temperature) for path in paths]
+        return [self._at(path, temperature) for path in paths]
+
+    def _at(self, path: Path, temperature: float) -> torch.Tensor:
+        if (path, temperature) not in self._tempered:
+            self._tempered[path, temperature] = _tempered(self._rows[path], temperature)
+        return self._tempered[path, temperature]
 
 
 def _tempered(row: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -98,7 +103,7 @@ class FirstPosition:
         tail = [*prompt.target_ids[-16:], *output][-16:]
         slem = self._slem(rows, p, tail)
         found = {**self._token_rule(rows, p), ("slem", "greedy"): slem}
-        tree = 0.0 * p
+        laws: dict[float, torch.Tensor] = {}
         for temperature in TREE_TEMPERATURES:
             for epsilon in EPSILONS:
                 psi, measured = self._tree(rows, temperature, epsilon, p)
@@ -112,16 +117,16 @@ class FirstPosition:
                         found["slrs", "epsilon 0.1, greedy"] = Measured(
                             float(p[mode]), measured.rows, measured.forwards
                         )
-                if (epsilon, temperature) == (0.01, 1.0):
-                    tree = psi.psi
+                if epsilon == 0.01:
+                    laws[temperature] = psi.psi
         for temperature in TEMPERATURES:
-            psi, _ = self._tree(rows, temperature, 0.01, p)
+            law = laws[temperature] if temperature in laws else self._tree(rows, temperature, 0.01, p)[0].psi
             found["slem", f"draft at {temperature:g}"] = Measured(
-                float((p * psi.psi).sum()), slem.rows, slem.forwards
+                float((p * law).sum()), slem.rows, slem.forwards
             )
         if paper:
             for lookahead in LOOKAHEADS:
-                found["paper", f"lookahead {lookahead}"] = self._paper(rows, lookahead, p, tree)
+                found["paper", f"lookahead {lookahead}"] = self._paper(rows, lookahead, p, laws[1.0])
         return found
 
     def _token_rule(self, rows: DraftRows, p: torch.Tensor) -> dict[Key, Measured]:
@@ -131,7 +136,7 @@ class FirstPosition:
         best = self._tokens.to_target([int(allowed[root[allowed].argmax()])])[0]
         found: dict[Key, Measured] = {("tli", "greedy"): Measured(float(p[best]))}
         for temperature in TEMPERATURES:
-            row = _tempered(root, temperature)[allowed]
+            row = rows.at([()], temperature)[0][allowed]
             q_sub = self._tokens.q(row[None])[0]
             q = q_sub / q_sub.sum()
             found["tli", f"draft at {temperature:g}"] = Measured(float(torch.minimum(p, q).sum()))
@@ -199,9 +204,11 @@ def coupled(p: torch.Tensor, q: torch.Tensor) -> float:
     """Probability that exponential races over p and q on the same noise have one winner: the sum over t of
     1 / sum_v max(p_v / p_t, q_v / q_t). Races of q without its missing mass, as the engine runs them."""
     q = q / q.sum()
-    likeliest = torch.minimum(p, q).topk(min(_COUPLED_TOKENS, len(p))).indices
-    total = 0.0
-    for t in likeliest.tolist():
-        if p[t] > 0.0 and q[t] > 0.0:
-            total += 1.0 / float(torch.maximum(p / p[t], q / q[t]).sum())
-    return total
+    both = (p > 0.0) & (q > 0.0)
+    mine, theirs = p[both], q[both]
+    ratio, order = (mine / theirs).sort()
+    mine, theirs = mine[order], theirs[order]
+    # max(p_v, r q_v) is r q_v up to the ratio r = p_t / q_t, and p_v beyond it.
+    above = 1.0 - mine.cumsum(0)
+    below = theirs.cumsum(0) + max(0.0, 1.0 - float(theirs.sum()))
+    return float((mine / (above + ratio * below)).sum())
