@@ -26,12 +26,23 @@ from anydraft.cli.chat import chat
 from anydraft.cli.check import check
 from anydraft.cli.models import models
 from anydraft.cli.pull import pull
+from anydraft.cli.recommend import recommend
 from anydraft.cli.run import run
 from anydraft.cli.serve import serve
 from anydraft.cli.verify import verify
 from anydraft.errors import AnyDraftError
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, chat, serve, check, verify, bench, models, pull)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    run,
+    chat,
+    serve,
+    check,
+    recommend,
+    verify,
+    bench,
+    models,
+    pull,
+)
 """In the order of ``--help``."""
 
 _INTERRUPTED = 130
