@@ -125,6 +125,7 @@ class FirstPosition:
                 float((p * law).sum()), slem.rows, slem.forwards
             )
         if paper:
+            found["slrs, there", "epsilon 0.01, draft at 1"] = found["slrs", "epsilon 0.01, draft at 1"]
             for lookahead in LOOKAHEADS:
                 found["paper", f"lookahead {lookahead}"] = self._paper(rows, lookahead, p, laws[1.0])
         return found

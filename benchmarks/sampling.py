@@ -58,6 +58,8 @@ class Line:
     positions: int
     speedup: float
     length: int
+    accepted: tuple[float, ...]
+    """At each position."""
 
 
 @torch.inference_mode()
@@ -138,6 +140,7 @@ def lines_of(found: dict[Key, list[Measured]], temperature: float, times: Times)
             len(acceptance),
             speedup,
             length,
+            tuple(round(one, 5) for one in acceptance),
         )
 
 
@@ -207,6 +210,29 @@ def first_table(lines: Sequence[Line]) -> str:
     return table(header, rows, "rllrrrrrr")
 
 
+def difference_table(lines: Sequence[Line]) -> str:
+    """Each method's best settings against the others', position by position."""
+    rows = []
+    for temperature in sorted({line.temperature for line in lines}, reverse=True):
+        best = {
+            method: max(
+                (one for one in lines if (one.temperature, one.method) == (temperature, method)),
+                key=lambda one: one.acceptance,
+            )
+            for method in ("slrs", "tli", "slem", "hybrid, at most")
+        }
+        for method in ("slrs", "hybrid, at most"):
+            for other in ("tli", "slem", "slrs"):
+                if method == other:
+                    continue
+                mine, theirs = best[method], best[other]
+                gains = [a - b for a, b in zip(mine.accepted, theirs.accepted, strict=True)]
+                error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+                names = (f"{mine.method}, {mine.settings}", f"{theirs.method}, {theirs.settings}")
+                rows.append((f"{temperature:g}", *names, f"{statistics.fmean(gains):+.3f} ± {error:.3f}"))
+    return table(["T", "best of", "less the best of", "accepted more"], rows, "rllr")
+
+
 def ratio_table(lines: Sequence[Line], times: Times) -> str:
     """The best settings of each method, as if the target were cheaper or dearer."""
     rows = []
@@ -258,7 +284,7 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=20)
     parser.add_argument("--positions", type=int, default=6, help="of each prompt's sample")
     parser.add_argument(
-        "--paper-positions", type=int, default=1, help="of those, so many for the paper's form too"
+        "--paper-positions", type=int, default=2, help="of those, so many for the paper's form too"
     )
     parser.add_argument("--max-tokens", type=int, default=32, help="of the samples along which positions lie")
     parser.add_argument("--engine-prompts", type=int, default=4, help="0: no second table")
@@ -293,7 +319,7 @@ def main() -> None:
     print(
         f"Forwards, ms: target by tokens {milliseconds['target']}, draft by rows {milliseconds['draft']}.\n"
     )
-    print(f"{first_table(lines)}\n\n{ratio_table(lines, times)}")
+    print(f"{first_table(lines)}\n\n{difference_table(lines)}\n\n{ratio_table(lines, times)}")
     if runs:
         print(f"\n{engine_table(runs)}")
     if options.json:
