@@ -91,6 +91,7 @@ class AutoProposer:
         self._copied = method.copied.worth(3.0)
         self._drafted = method.drafted.worth(5.0)
         self._last: Proposal = EMPTY
+        self._unseen: list[list[int]] = []
         self._steps = 0
         rows = method.costs.num_rows
         self._next_probe = 0 if rows == 1 or method.drafted.trials < _KNOWN else _FIRST_PROBE * rows
@@ -142,6 +143,9 @@ class AutoProposer:
                 count = min(_PROBE_LENGTH, most)
             else:
                 return EMPTY
+        for token_ids in self._unseen:
+            self._drafting.observe(token_ids)
+        self._unseen = []
         proposal = yield from self._drafting.propose(count, least)
         return proposal
 
@@ -164,7 +168,15 @@ class AutoProposer:
                 each.observe(proposed, accepted)
         self._lookup.observe(token_ids)
         if self._drafting is not None:
-            self._drafting.observe(token_ids)
+            self._remember(token_ids, drafted=bool(proposed) and self._last.source != "lookup")
+
+    def _remember(self, token_ids: Sequence[int], *, drafted: bool) -> None:
+        """Keep what was emitted for the next draft, which may be far off or never come: following the text in the
+        draft's tokens costs time. What answers a draft stays apart from what came after it."""
+        if drafted or len(self._unseen) < 2:
+            self._unseen.append(list(token_ids))
+        else:
+            self._unseen[-1].extend(token_ids)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -228,6 +228,9 @@ class _Reply:
         await self._send(
             {"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True}
         )
+        # Neither the queue nor a send need wait; a backlog must not keep the loop from others, or from noticing that
+        # the client has left.
+        await asyncio.sleep(0)
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self._started = True

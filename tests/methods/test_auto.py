@@ -98,6 +98,7 @@ class _Drafting:
 
     def __init__(self) -> None:
         self.calls: list[int] = []
+        self.seen: list[list[int]] = []
 
     def start(self, prompt: Prompt) -> _Drafting:
         return self
@@ -108,7 +109,7 @@ class _Drafting:
         yield
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        pass
+        self.seen.append(list(token_ids))
 
 
 def step(proposer: object, most: int = 20) -> Proposal:
@@ -210,3 +211,28 @@ def test_a_cost_measured_often_stands_for_itself() -> None:
     assert model.plain_time(4) == pytest.approx(0.1)
     assert model.best_length(4, 0.7, 4, drafted=True)[0] == 0
     assert model.plain_time_a_row() == pytest.approx(0.025)
+
+
+def test_a_draft_that_is_off_follows_the_text_only_when_it_is_asked() -> None:
+    drafting = _Drafting()
+    auto = Auto(Lookup(), drafting)
+    auto.costs = costs({1: 0.1, 9: 0.9}, {1: 0.02})
+    proposer = auto.start(Prompt((1, 2, 3)))
+    emitted = []
+    for i in range(200):
+        emitted.append(1000 + i)
+        step(proposer)
+        proposer.observe(emitted[-1:])
+    asked, seen = len(drafting.calls), [i for ids in drafting.seen for i in ids]
+    assert 0 < asked < 10
+    assert seen == emitted[: len(seen)], "in order, nothing twice"
+    assert len(seen) > 50
+    assert len(drafting.seen) <= 2 * asked
+
+
+def test_several_rows_want_more_than_a_break_even() -> None:
+    many, one = costs({4: 0.1, 8: 0.135}, {}), costs({1: 0.1, 2: 0.135}, {})
+    many.num_rows = 4
+    assert 1.0 < many.speedup(1, 0.4, 4, drafted=False) < 1.05
+    assert many.best_length(1, 0.4, 4, drafted=False)[0] == 0
+    assert one.best_length(1, 0.4, 1, drafted=False)[0] == 1

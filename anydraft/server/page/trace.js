@@ -4,6 +4,7 @@
   const run = JSON.parse(byId("run").textContent);
   const metrics = run.metrics.speculative_decoding;
   showPair(byId("pair"), run.target, run.draft);
+  byId("pair").append(`, method ${run.method}`);
   byId("prompt").textContent = run.prompt;
   const counts = {};
   for (const step of run.steps) {
@@ -23,7 +24,6 @@
     ["speed-up, predicted", times(metrics.predicted_speedup)],
     ["tokens", String(run.usage.completion_tokens)],
     ["target calls", String(metrics.num_steps)],
-    ["method", run.method],
   ];
   for (const [name, value] of figures) {
     const box = element("div");
