@@ -163,8 +163,10 @@ def engine_runs(
                 max_num_seqs=1,
             )
             total = RequestStats()
+            before = getattr(engine.pair.backend, "num_forwards", 0)
             for result in serve_all(configured, prompts, params):
                 total.add(result.stats)
+            forwards = getattr(engine.pair.backend, "num_forwards", 0) - before
             shown = "exact match" if method == "slem" and not draft_temperature else rule
             runs.append(
                 {
@@ -174,6 +176,7 @@ def engine_runs(
                     "rule": shown,
                     "acceptance_length": total.acceptance_length,
                     "draft_rows": total.num_draft_model_tokens / max(total.num_draft_tokens, 1),
+                    "draft_forwards": forwards / max(total.num_draft_tokens, 1),
                     "draft_share": total.draft_time / (total.draft_time + total.target_time),
                 }
             )
@@ -257,6 +260,7 @@ def engine_table(runs: Sequence[dict[str, object]]) -> str:
         "rule",
         "tokens a target call",
         "draft rows a token",
+        "forwards a token",
         "draft's share of time",
     ]
     rows = [
@@ -267,11 +271,12 @@ def engine_table(runs: Sequence[dict[str, object]]) -> str:
             r["rule"],
             f"{r['acceptance_length']:.2f}",
             f"{r['draft_rows']:.2f}",
+            f"{r['draft_forwards']:.2f}",
             f"{r['draft_share']:.2f}",
         )
         for r in runs
     ]
-    return table(header, rows, "rlrlrrr")
+    return table(header, rows, "rlrlrrrr")
 
 
 def main() -> None:
