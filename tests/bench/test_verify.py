@@ -204,6 +204,7 @@ def divergence(own: int | None, drafted: int | None, logits: list[float], **coup
 def test_noise_is_told_from_mistakes(
     own: int, drafted: int | None, running: str, logits: Any, reference: Any, dtype: str, verdict: str
 ) -> None:
+    """Case 11."""
     found = judge(
         divergence(own, drafted, logits), Fixed(reference, dtype), getattr(torch, running), {0: "a", 1: "b"}
     )
