@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -12,6 +13,7 @@ from typing import Protocol
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.bench.serve_all import serve_all
 from anydraft.engine import Engine, RequestStats
+from anydraft.methods.costs import CostModel
 from anydraft.rules.params import SamplingParams
 
 Progress = Callable[[str], None]
@@ -19,11 +21,22 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Timed:
-    """One group of prompts (a batch) through one configuration."""
+    """One group of prompts (a batch) through one configuration.
+
+    Attributes:
+        seconds: all of it, the reading of the prompts included.
+        token_ids: the outputs.
+        stats: of all of them together; ``prefill_time`` is how long the target read prompts.
+        num_prompt_tokens: of all prompts, in the target's ids.
+        predicted: speed-up over the target alone (decoding) by the cost model and what was accepted; None where
+            that is not known.
+    """
 
     seconds: float
     token_ids: tuple[tuple[int, ...], ...]
     stats: RequestStats
+    num_prompt_tokens: int = 0
+    predicted: float | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -32,6 +45,12 @@ class Timed:
     @property
     def tokens_per_second(self) -> float:
         return self.num_tokens / self.seconds
+
+    @property
+    def decode_seconds(self) -> float:
+        """Without the target's reading of the prompts, which is the same whatever drafts; a draft's own reading is
+        part of the price of drafting."""
+        return self.seconds - self.stats.prefill_time
 
 
 class Configuration(Protocol):
@@ -57,7 +76,24 @@ class EngineConfiguration:
         total = RequestStats()
         for result in results:
             total.add(result.stats)
-        return Timed(seconds, tuple(r.token_ids for r in results), total)
+        return Timed(
+            seconds,
+            tuple(r.token_ids for r in results),
+            total,
+            sum(len(r.prompt_token_ids) for r in results),
+            predicted_speedup(self.engine.pair.costs, total, len(prompts)),
+        )
+
+
+def predicted_speedup(costs: CostModel, stats: RequestStats, num_rows: int) -> float | None:
+    """What the target alone would have needed for the same tokens over what the steps cost by ``costs``: target
+    forwards as wide as they were on average, and the draft's time. None where no plain step was measured."""
+    tokens = stats.num_steps + stats.num_accepted_tokens
+    alone = tokens * costs.plain_time_a_row()
+    width = 1.0 + stats.num_draft_tokens / max(stats.num_steps, 1)
+    steps = stats.num_steps / num_rows * costs.target_time(round(num_rows * width))
+    spent = steps + stats.draft_time
+    return alone / spent if spent and not math.isnan(alone) else None
 
 
 @dataclass
@@ -85,13 +121,21 @@ class Series:
             for mine, theirs in zip(self.runs, baseline.runs, strict=True)
         ]
 
+    def decode_ratios(self, baseline: Series) -> list[float]:
+        """The same without the target's reading of the prompts."""
+        return [
+            (mine.num_tokens / mine.decode_seconds) / (theirs.num_tokens / theirs.decode_seconds)
+            for mine, theirs in zip(self.runs, baseline.runs, strict=True)
+        ]
+
+    @property
+    def outputs(self) -> list[tuple[int, ...]]:
+        """Of all prompts, in their order."""
+        return [output for run in self.runs for output in run.token_ids]
+
     def same_outputs(self, baseline: Series) -> tuple[int, int]:
         """(outputs equal to the baseline's, outputs)."""
-        pairs = [
-            (a, b)
-            for mine, theirs in zip(self.runs, baseline.runs, strict=True)
-            for a, b in zip(mine.token_ids, theirs.token_ids, strict=True)
-        ]
+        pairs = list(zip(self.outputs, baseline.outputs, strict=True))
         return sum(a == b for a, b in pairs), len(pairs)
 
 

@@ -10,53 +10,72 @@ import torch
 
 from anydraft.bench.measure import Timed
 from anydraft.bench.prompts import BenchPrompt
+from anydraft.bench.serve_all import target_ids
 from anydraft.engine import RequestStats
-from anydraft.engine.prompts import chat_ids, has_chat_template, prompt_ids
 from anydraft.errors import UsageError
 from anydraft.models.load import LoadedModel
 from anydraft.rules.params import SamplingParams
 
-PEERS = ("transformers", "transformers-lookup", "transformers-assisted")
+ASSISTED = "transformers-assisted"
+PEERS = ("transformers", "transformers-lookup", ASSISTED)
+
+
+def refuse_wrong_sampling(peers: Sequence[str], params: SamplingParams, *, same_vocabulary: bool) -> None:
+    """Raise UsageError where a peer would not sample from the target.
+
+    Transformers' assisted sampling maps the ids of a draft of another vocabulary wrongly, so that its text is not
+    the target's and its speed says nothing.
+    """
+    if ASSISTED in peers and not params.greedy and not same_vocabulary:
+        raise UsageError(
+            f"--peer {ASSISTED} cannot run at temperature {params.temperature:g}: with a draft of another vocabulary "
+            "Transformers does not sample the target's text; use --temperature 0 or leave this peer out"
+        )
 
 
 class TransformersPeer:
     """``model.generate``, one prompt after the other (its assisted generation knows no batches).
 
     "transformers" is plain; "transformers-lookup" is prompt lookup with 10 tokens; "transformers-assisted" is
-    universal assisted generation with 5 drafts, constant schedule, confidence threshold 0.4, its best setting found.
+    assisted generation with 5 drafts, constant schedule, confidence threshold 0.4, its best setting found; universal
+    where the vocabularies differ.
     """
 
-    def __init__(self, kind: str, target: LoadedModel, draft: LoadedModel | None) -> None:
+    def __init__(
+        self, kind: str, target: LoadedModel, draft: LoadedModel | None, *, same_vocabulary: bool = False
+    ) -> None:
         if kind not in PEERS:
             raise UsageError(f"peer {kind!r} is unknown; choose of {', '.join(PEERS)}")
-        if kind == "transformers-assisted" and draft is None:
-            raise UsageError("peer transformers-assisted needs a draft")
+        if kind == ASSISTED and draft is None:
+            raise UsageError(f"peer {ASSISTED} needs a draft")
         self.name = kind
         self._target = target
         self._draft = draft
+        self._universal = not same_vocabulary
 
     def run(self, prompts: Sequence[BenchPrompt], params: SamplingParams) -> Timed:
+        given = [target_ids(self._target, prompt) for prompt in prompts]
         calls = _Calls(self._target.model)
         started = time.perf_counter()
         try:
-            outputs = [self._generate(p, params) for p in prompts]
+            outputs = [self._generate(ids, params, calls) for ids in given]
         finally:
             calls.remove()
         seconds = time.perf_counter() - started
         total = sum(map(len, outputs))
         stats = RequestStats(
-            method=self.name, num_steps=calls.count, num_accepted_tokens=max(total - calls.count, 0)
+            method=self.name,
+            num_steps=calls.count,
+            num_accepted_tokens=max(total - calls.count, 0),
+            prefill_time=calls.first_time,
         )
-        return Timed(seconds, tuple(outputs), stats)
+        return Timed(seconds, tuple(outputs), stats, sum(map(len, given)))
 
     @torch.inference_mode()
-    def _generate(self, prompt: BenchPrompt, params: SamplingParams) -> tuple[int, ...]:
+    def _generate(self, ids: Sequence[int], params: SamplingParams, calls: _Calls) -> tuple[int, ...]:
         target = self._target
-        if prompt.messages is not None and has_chat_template(target):
-            ids = chat_ids(target, list(prompt.messages))
-        else:
-            ids = prompt_ids(target, prompt.text)
-        given = torch.tensor([ids])
+        calls.begin()
+        given = torch.tensor([ids], device=target.device)
         options: dict[str, Any] = {
             "do_sample": not params.greedy,
             "num_beams": 1,
@@ -69,14 +88,13 @@ class TransformersPeer:
             options["eos_token_id"] = -1
         if self.name == "transformers-lookup":
             options["prompt_lookup_num_tokens"] = 10
-        if self.name == "transformers-assisted":
+        if self.name == ASSISTED:
             assert self._draft is not None
             _best_assistant_settings(self._draft.model)
-            options |= {
-                "assistant_model": self._draft.model,
-                "tokenizer": target.hf_tokenizer,
-                "assistant_tokenizer": self._draft.hf_tokenizer,
-            }
+            options["assistant_model"] = self._draft.model
+            if self._universal:
+                options["tokenizer"] = target.hf_tokenizer
+                options["assistant_tokenizer"] = self._draft.hf_tokenizer
         output = target.model.generate(given, attention_mask=torch.ones_like(given), **options)
         return tuple(output[0, len(ids) :].tolist())
 
@@ -88,14 +106,31 @@ def _best_assistant_settings(model: Any) -> None:
 
 
 class _Calls:
-    """Counts a model's forward passes."""
+    """Counts a model's forward passes, and times the first of each generation, which reads the prompt."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.count = 0
-        self._hook = model.register_forward_hook(self._seen)
+        self.first_time = 0.0
+        self._first = False
+        self._started = 0.0
+        self._hooks = (
+            model.register_forward_pre_hook(self._enters),
+            model.register_forward_hook(self._leaves),
+        )
 
-    def _seen(self, *_: Any) -> None:
+    def begin(self) -> None:
+        """Another generation begins."""
+        self._first = True
+
+    def _enters(self, *_: Any) -> None:
+        self._started = time.perf_counter()
+
+    def _leaves(self, *_: Any) -> None:
         self.count += 1
+        if self._first:
+            self.first_time += time.perf_counter() - self._started
+            self._first = False
 
     def remove(self) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()

@@ -3,18 +3,20 @@
 Let l be the logits of the target as it ran and f those of the reference, and n = max |l - f| at the
 position. A token that has the best l is at most 2n behind the best f. Both tokens were best in some run, so
 both are at most 2n behind: otherwise rounding cannot have chosen them. And n itself must be of the size of
-rounding, else it is the forward pass that errs. In float32 nothing is forgiven beyond a fixed small gap.
+rounding, else it is the forward pass that errs. Where the reference has the target's own dtype, n is what two
+ways to compute the same logits differ by, and at least one machine epsilon of the largest. In float32 nothing is
+forgiven beyond a fixed small gap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from anydraft.bench.verify_report import Difference
 from anydraft.engine.engine import Engine
-from anydraft.engine.outputs import GenerationResult
 from anydraft.models.load import LoadedModel, load_model
 from anydraft.rules.noise import CoupledNoise
 
@@ -52,12 +54,12 @@ class Divergence:
         return logits.double() / self.temperature - arrivals.log()
 
 
-def first_difference(own: GenerationResult, drafted: GenerationResult) -> int | None:
-    """The first output position at which they differ; None where they do not."""
-    for i, (a, b) in enumerate(zip(own.token_ids, drafted.token_ids, strict=False)):
+def first_difference(own: Sequence[int], drafted: Sequence[int]) -> int | None:
+    """The first position at which two outputs differ; None where they do not."""
+    for i, (a, b) in enumerate(zip(own, drafted, strict=False)):
         if a != b:
             return i
-    lengths = len(own.token_ids), len(drafted.token_ids)
+    lengths = len(own), len(drafted)
     return None if lengths[0] == lengths[1] else min(lengths)
 
 
@@ -104,11 +106,12 @@ def judge(found: Divergence, reference: Reference, running: torch.dtype, texts: 
     """
     wanted = reference.logits(found.context)
     noise = float((wanted - found.logits).abs().max())
-    rounding = NOISE_IN_EPS * torch.finfo(running).eps * float(wanted.abs().max())
+    epsilon = torch.finfo(running).eps * float(wanted.abs().max())
+    rounding = NOISE_IN_EPS * epsilon
     if running == torch.float32:
         bound = FLOAT32_GAP
     else:
-        bound = 2.0 * noise if reference.dtype == "float32" else rounding
+        bound = 2.0 * (noise if reference.dtype == "float32" else max(noise, epsilon))
     bound /= found.temperature
     scores = found.scores(wanted)
     ids = [i for i in (found.own_id, found.drafted_id) if i is not None]

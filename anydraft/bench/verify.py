@@ -211,7 +211,7 @@ class _Run:
                 found = [
                     self._divergence(prompt, a, b, at, param if mode == "coupled" else None)
                     for prompt, a, b, param in zip(prompts, own, drafted, each, strict=True)
-                    if (at := first_difference(a, b)) is not None
+                    if (at := first_difference(a.token_ids, b.token_ids)) is not None
                 ]
                 pending.append(_Pending(report, found))
         return pending

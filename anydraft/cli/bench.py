@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,15 +45,20 @@ def bench(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")
     ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw pictures into this folder (needs the extra 'plots')."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure TARGET alone and with each draft and method, on the same prompts, in alternating order.
 
     Speed-ups are medians of the prompts' own ratios to the target alone, with a 95 % interval.
     """
-    from anydraft.bench.bench import BenchOptions
     from anydraft.bench.bench import bench as run_bench
+    from anydraft.bench.bench_report import BenchOptions
     from anydraft.bench.peers import PEERS
+    from anydraft.bench.plots import draw, require_matplotlib
     from anydraft.bench.prompts import CATEGORIES, file_prompts, packaged_prompts
     from anydraft.cli.output import print_json, print_progress, print_text
     from anydraft.errors import UsageError
@@ -67,6 +73,8 @@ def bench(
         raise UsageError(f"--peer {unknown[0]} is unknown; use one of {', '.join(PEERS)}")
     if any(size < 1 for size in batch_size or ()):
         raise UsageError("--batch-size must be at least 1")
+    if plots is not None:
+        require_matplotlib()
     if num_prompts is not None and num_prompts < 1:
         raise UsageError(f"--num-prompts {num_prompts} must be at least 1")
     if prompts is not None and category:
@@ -92,3 +100,6 @@ def bench(
         print_json(report.to_dict())
     else:
         print_text(report.to_markdown())
+    if plots is not None:
+        for path in draw(report.to_dict(), plots):
+            print_progress(f"wrote {path}")

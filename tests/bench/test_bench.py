@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from anydraft.bench.bench_report import BatchReport, BenchOptions, BenchReport
 from anydraft.bench.measure import Series, Timed, measure, median_and_interval, per_position
 from anydraft.bench.prompts import BenchPrompt, file_prompts, packaged_prompts
+from anydraft.bench.same_output import OutputJudge
 from anydraft.cli.main import app
-from anydraft.engine import RequestStats
+from anydraft.engine import Engine, RequestStats
 from anydraft.errors import UsageError
 from anydraft.rules.params import SamplingParams
 from tests import tiny
@@ -121,6 +126,64 @@ def test_the_command_reports_every_configuration(folders: tuple[str, str], tmp_p
     assert rows[draft]["same_outputs"] == rows[draft]["outputs"] == 2
     assert rows["transformers"]["same_outputs"] == 2
     assert rows[draft]["draft_tokens"] > 0
+    groups = rows[draft]["groups"]
+    assert [g["prompts"] for g in groups] == [["prompts/1"], ["prompts/2"]]
+    assert all(0 < g["num_tokens"] <= 8 and g["num_prompt_tokens"] >= 4 for g in groups)
+    assert all(0 < g["decode_seconds"] < g["seconds"] for g in groups)
+    assert all(0 < g["decode_seconds"] < g["seconds"] for g in rows["transformers"]["groups"])
+    assert rows[draft]["speedup_least"] == min(g["speedup"] for g in groups)
+    assert report["batches"][1]["rows"][0]["groups"][0]["prompts"] == ["prompts/1", "prompts/2"]
+
+
+def test_a_peer_that_samples_wrongly_is_refused(folders: tuple[str, str]) -> None:
+    arguments = ["bench", *folders, "--peer", "transformers-assisted", "--temperature", "0.7"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "does not sample the target's text" in result.stderr.splitlines()[-1]
+
+
+def test_a_draft_of_the_same_vocabulary_may_assist_when_sampling(
+    folders: tuple[str, str], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("def fib(n):\n")
+    given = f"--peer transformers-assisted --temperature 0.7 --max-tokens 4 --prompts {prompts} --json"
+    arguments = ["bench", folders[0], folders[0], *given.split(), "--dtype", "float32"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+
+
+def _target(dtype: str, twins: tuple[int, int] | None = None) -> Any:
+    """A target with the same logits for two tokens."""
+    model = copy.deepcopy(tiny.llama()[0]).to(getattr(torch, dtype))
+    if twins:
+        with torch.no_grad():
+            model.lm_head.weight[twins[1]] = model.lm_head.weight[twins[0]]
+    return model, tiny.byte_level()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_tie_is_named_and_so_is_what_is_none(dtype: str) -> None:
+    prompt = BenchPrompt("fib", "code", prompt="def fib(n):")
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    own = Engine(_target(dtype), method="none").generate([prompt.text], params)[0].token_ids
+    twin, wrong = ((own[0] + n) % 300 for n in (1, 2))
+    plain = Engine(_target(dtype, (own[0], twin)), method="none")
+
+    def series(name: str, first: int) -> Series:
+        return Series(name, [Timed(1.0, ((first, *own[1:]),), RequestStats(num_steps=4))])
+
+    batch = BatchReport(1, ("fib",), [series("AR", own[0]), series("x", twin), series("y", wrong)])
+    batch.judge(OutputJudge(plain, [prompt]))
+    report = BenchReport(BenchOptions("t", ()), params, ("fib",), [batch], 0, "machine")
+    rows = {row["configuration"]: row for row in batch.rows()}
+    assert [rows[n]["ties"] for n in ("AR", "x", "y")] == [0, 1, 0]
+    text = report.to_markdown()
+    assert "0 of 1 (1 tie)" in text
+    assert "0 of 1 (1 not a tie)" in text
+    assert f"the target's own {dtype} logits" in text
+    assert "- not a tie: fib, token 1: " in text
+    json.dumps(report.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize(
