@@ -29,7 +29,7 @@ class Running:
         self.engine = engine
         self.server = server
         self.url = url
-        self.http = httpx.Client(base_url=url, timeout=30)
+        self.http = httpx.Client(base_url=url, timeout=60)
 
     @property
     def service(self) -> Service:
@@ -37,7 +37,7 @@ class Running:
 
     def client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(
-            **{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": 30, **options}
+            **{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": 60, **options}
         )
 
     def post(self, path: str, **fields: Any) -> httpx.Response:
@@ -58,7 +58,7 @@ class Running:
         return self.service.num_held == 0 and core.num_running == 0 and core.num_waiting == 0
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(holds: Callable[[], bool], seconds: float = 40.0) -> bool:
     """Whether ``holds`` becomes true in time."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -90,5 +90,5 @@ def running(engine: Engine | None = None, **settings: Any) -> Iterator[Running]:
     finally:
         here.http.close()
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         assert not thread.is_alive(), "the server did not stop"

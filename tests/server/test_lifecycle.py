@@ -46,9 +46,8 @@ def test_a_client_that_leaves_frees_its_row_at_once(stream: bool) -> None:
         raw = connect(server, {**LONG, "stream": stream, "n": 3})
         assert eventually(lambda: server.engine.core.num_running == 3)
         raw.close()
-        left = time.monotonic()
-        assert eventually(server.is_idle, 2)
-        assert time.monotonic() - left < 1.0, "200 steps would take 4 seconds"
+        assert eventually(server.is_idle)
+        assert server.metric("vllm:generation_tokens_total") < 3 * 200, "it did not run to its end"
         assert server.metric("vllm:request_success_total") == 3
         assert 'finished_reason="abort"' in server.http.get("/metrics").text
 
@@ -60,24 +59,24 @@ def test_a_client_that_leaves_the_queue() -> None:
         second = connect(server, LONG)
         assert eventually(lambda: server.engine.core.num_waiting == 1)
         second.close()
-        assert eventually(lambda: server.engine.core.num_waiting == 0, 2)
+        assert eventually(lambda: server.engine.core.num_waiting == 0)
         assert server.service.num_held == 1
         first.close()
         assert eventually(server.is_idle)
 
 
 def test_a_request_that_takes_too_long() -> None:
-    with running(slow_engine(), request_timeout=0.4) as server:
+    with running(slow_engine(0.1), request_timeout=2.0) as server:
         answer = server.http.post("/v1/completions", json=LONG)
         assert answer.status_code == 504
         assert answer.json()["error"]["code"] == "timeout"
-        assert eventually(server.is_idle, 2)
+        assert eventually(server.is_idle)
         with server.http.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as response:
             lines = [line for line in response.iter_lines() if line]
-        assert len(lines) > 3
+        assert len(lines) > 2, "some text came before"
         assert json.loads(lines[-2][6:])["error"]["type"] == "timeout_error"
         assert lines[-1] == "data: [DONE]"
-        assert eventually(server.is_idle, 2)
+        assert eventually(server.is_idle)
 
 
 def test_a_slow_reader_costs_no_row_and_holds_up_nobody() -> None:
@@ -103,13 +102,13 @@ def test_a_reader_that_never_reads_is_let_go_when_its_time_is_up(stream: bool, w
         async def send(message: Any) -> None:
             sent.append(message)
             if len(sent) > writes:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
 
         async def receive() -> Any:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
 
         request = CompletionRequest.model_validate({**LONG, "max_tokens": 5, "stream": stream})
-        await asyncio.wait_for(GenerationResponse(service, request)({"type": "http"}, receive, send), 5)
+        await asyncio.wait_for(GenerationResponse(service, request)({"type": "http"}, receive, send), 30)
         assert [m["type"] for m in sent].count("http.response.start") == 1
         await service.stop()
         return service.num_held
@@ -197,7 +196,7 @@ def read_stream(response: httpx.Response) -> Iterator[dict[str, Any]]:
             yield json.loads(line[6:])
 
 
-@pytest.mark.parametrize(("patience", "reason"), [(20.0, "length"), (0.3, "abort")])
+@pytest.mark.parametrize(("patience", "reason"), [(60.0, "length"), (0.3, "abort")])
 def test_a_stop_finishes_or_ends_streams(patience: float, reason: str) -> None:
     with running(slow_engine(), shutdown_timeout=patience) as server:
         fields = {**LONG, "max_tokens": 60, "stream": True}
@@ -258,7 +257,7 @@ def test_32_streams_with_disconnects_are_the_targets_text() -> None:
                 return await asyncio.gather(*(one(client, i) for i in range(32)))
 
         texts = asyncio.run(everyone())
-        assert eventually(server.is_idle, 2)
+        assert eventually(server.is_idle)
     for i, text in enumerate(texts):
         assert text == (None if i % 4 == 3 else alone[i].text)
 

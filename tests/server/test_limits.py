@@ -213,7 +213,7 @@ def test_a_chat_without_a_limit_ends_where_the_server_says() -> None:
 def test_a_full_server_says_429_and_recovers() -> None:
     engine = tiny_engine(max_num_seqs=1)
     step, may_go = engine.core.step, threading.Event()
-    engine.core.step = lambda: (may_go.wait(10), step())[1]  # type: ignore[method-assign]
+    engine.core.step = lambda: (may_go.wait(60), step())[1]  # type: ignore[method-assign]
     with running(engine, max_queue=2) as server:
         answers: list[int] = []
 
