@@ -82,7 +82,7 @@ def start(options: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]:
 
 
 def wait(server: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(240):
+    for _ in range(600):
         if server.poll() is not None:
             raise SystemExit(f"the server ended: {log.read_text()[-3000:]}")
         try:

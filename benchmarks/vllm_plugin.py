@@ -111,7 +111,7 @@ def measure(name: str, options: argparse.Namespace) -> Any:
     for batch in BATCHES:
         llm.generate(given[:batch], warm_up, use_tqdm=False)
         before, outputs, seconds = counters(llm), [], []
-        for at in [*range(0, len(given), batch)] * (2 if batch > 1 else 1):
+        for at in range(0, len(given), batch):
             started = time.perf_counter()
             outputs += llm.generate(given[at : at + batch], params, use_tqdm=False)
             seconds.append(time.perf_counter() - started)
