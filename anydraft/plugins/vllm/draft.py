@@ -151,7 +151,8 @@ def load_own(options: Options, plan: DraftPlan, host: Any) -> BoundedDraft:
     assert isinstance(runner, NativeRunner), "no other has quantized weights"
     rows, _, slots, _ = runner.cache.keys[0].shape
     capacity = RectangularCapacity(int(options.kv_cache_gib * GIB) * rows * slots // runner.cache.num_bytes)
-    runner.max_context = min(plan.max_context, runner.max_context, capacity.max_tokens)
+    largest = 1 << (capacity.max_tokens.bit_length() - 1)  # one row alone must fit
+    runner.max_context = min(plan.max_context, runner.max_context, largest)
     return BoundedDraft(ModelDraft(runner, plan.tokenizer), capacity, runner.max_context)
 
 
