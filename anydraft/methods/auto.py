@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -53,8 +54,11 @@ class Auto:
         self.costs = costs or CostModel()
         self.sampled = sampled
         self.copied = Acceptance(accepted=1.5, trials=3.0, memory=_SHARED_MEMORY)
-        self.drafted = Acceptance(memory=_SHARED_MEMORY)
-        """Over all requests, with which each new one begins: most are over before they have learned it anew."""
+        self.drafted: defaultdict[tuple[str, bool], Acceptance] = defaultdict(
+            lambda: Acceptance(memory=_SHARED_MEMORY)
+        )
+        """Over all requests, with which each new one begins: most are over before they have learned it anew. Of
+        drafts by method and whether the request is sampled, which are accepted at rates of their own."""
 
     @property
     def name(self) -> str:
@@ -65,11 +69,16 @@ class Auto:
         if self.drafting is None:
             return AutoProposer(self, lookup, None)
         free = prompt.draft_temperature is None and not isinstance(prompt.noise, CoupledNoise)
-        if self.sampled is None or prompt.temperature == 0.0 or prompt.noise is None or not free:
-            return AutoProposer(self, lookup, self.drafting.start(prompt))
+        sampled = prompt.temperature > 0.0
+        if self.sampled is None or not sampled or prompt.noise is None or not free:
+            drafted = self.drafted[self.drafting.name, sampled]
+            return AutoProposer(self, lookup, self.drafting.start(prompt), drafted)
         method, chosen = self.sampled(prompt.temperature, self.costs)
         asked = replace(prompt, draft_temperature=chosen.draft_temperature)
-        return AutoProposer(self, lookup, method.start(asked), chosen.forwards, f" with {method.name}")
+        drafted = self.drafted[method.name, sampled]
+        return AutoProposer(
+            self, lookup, method.start(asked), drafted, chosen.forwards, f" with {method.name}"
+        )
 
 
 class AutoProposer:
@@ -80,21 +89,24 @@ class AutoProposer:
         method: Auto,
         lookup: LookupProposer,
         drafting: Proposer | None,
+        drafted: Acceptance | None = None,
         forwards: float = 1.0,
         how: str = "",
     ) -> None:
+        shared = drafted or Acceptance()
+        self._all_drafted = shared
         self._method = method
         self._forwards = forwards
         self._how = how
         self._lookup = lookup
         self._drafting = drafting
         self._copied = method.copied.worth(3.0)
-        self._drafted = method.drafted.worth(5.0)
+        self._drafted = shared.worth(5.0)
         self._last: Proposal = EMPTY
         self._unseen: list[list[int]] = []
         self._steps = 0
         rows = method.costs.num_rows
-        self._next_probe = 0 if rows == 1 or method.drafted.trials < _KNOWN else _FIRST_PROBE * rows
+        self._next_probe = 0 if rows == 1 or shared.trials < _KNOWN else _FIRST_PROBE * rows
         self._pause = _FIRST_PROBE
         self.decision = ""
         """In words, for the statistics."""
@@ -162,9 +174,7 @@ class AutoProposer:
         if proposed:
             accepted = _common(self._last.token_ids, token_ids)
             copied = self._last.source == "lookup"
-            for each in (
-                (self._copied, self._method.copied) if copied else (self._drafted, self._method.drafted)
-            ):
+            for each in (self._copied, self._method.copied) if copied else (self._drafted, self._all_drafted):
                 each.observe(proposed, accepted)
         self._lookup.observe(token_ids)
         if self._drafting is not None:

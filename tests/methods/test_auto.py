@@ -236,3 +236,14 @@ def test_several_rows_want_more_than_a_break_even() -> None:
     assert 1.0 < many.speedup(1, 0.4, 4, drafted=False) < 1.05
     assert many.best_length(1, 0.4, 4, drafted=False)[0] == 0
     assert one.best_length(1, 0.4, 1, drafted=False)[0] == 1
+
+
+def test_sampled_drafts_do_not_lower_what_greedy_requests_expect() -> None:
+    auto = Auto(Lookup(), _Drafting(), costs=costs({1: 0.1, 9: 0.11}, {1: 0.005}))
+    sampled = auto.start(Prompt((1, 2, 3), temperature=1.0))
+    before = auto.drafted["nines", False].rate
+    for i in range(40):
+        step(sampled)
+        sampled.observe([1000 + i])
+    assert auto.drafted["nines", True].rate < 0.2
+    assert auto.drafted["nines", False].rate == before

@@ -69,7 +69,8 @@ class _Forgetful(Auto):
     other."""
 
     def start(self, prompt: Prompt) -> AutoProposer:
-        self.copied, self.drafted = Acceptance(1.5, 3.0), Acceptance()
+        self.copied = Acceptance(1.5, 3.0)
+        self.drafted.clear()
         return super().start(prompt)
 
 
