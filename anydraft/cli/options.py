@@ -40,6 +40,7 @@ def load_engine(
     draft_quantization: str,
     device: str | None,
     max_num_seqs: int,
+    kv_memory: str | None = None,
     keep_draft: bool = False,
 ) -> Engine:
     """The engine that the options ask for.
@@ -69,6 +70,7 @@ def load_engine(
         draft_quantization=draft_quantization,  # type: ignore[arg-type]
         device=device,
         max_num_seqs=max_num_seqs,
+        kv_memory=kv_memory,
     )
     if not idle:
         return engine

@@ -43,6 +43,13 @@ def serve(
         str | None, typer.Option(help="How clients name the model; by default TARGET.")
     ] = None,
     max_num_seqs: Annotated[int, typer.Option(help="Requests that run at once.")] = 16,
+    kv_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Of the target's keys and values, such as 4GiB; requests wait until theirs fit. By default no limit.",
+        ),
+    ] = None,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; more get status 429.")] = 64,
     max_prompt_tokens: Annotated[
         int | None, typer.Option(help="Of a request; by default the target's context.")
@@ -102,6 +109,7 @@ def serve(
         draft_quantization=draft_quantization,
         device=device,
         max_num_seqs=max_num_seqs,
+        kv_memory=kv_memory,
         keep_draft=True,
     )
     engine.warm_up()

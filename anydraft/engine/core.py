@@ -14,6 +14,7 @@ from contextlib import nullcontext
 
 import torch
 
+from anydraft.engine.admission import Admission
 from anydraft.engine.outputs import Delta
 from anydraft.engine.request import FinishReason, Request
 from anydraft.engine.sampler import Sampler
@@ -22,7 +23,7 @@ from anydraft.kernels import own_threads
 from anydraft.methods.auto import AutoProposer
 from anydraft.methods.base import EMPTY, DraftBackend, Proposal, ProposalGenerator, drive
 from anydraft.methods.costs import CostModel
-from anydraft.models.select import Runner
+from anydraft.models.select import SlotRunner
 from anydraft.rules.verify import Verdict
 
 
@@ -39,7 +40,7 @@ class EngineCore:
 
     def __init__(
         self,
-        target: Runner,
+        target: SlotRunner,
         draft: DraftBackend | None,
         sampler: Sampler,
         max_num_seqs: int,
@@ -49,6 +50,7 @@ class EngineCore:
         self._draft = draft
         self._sampler = sampler
         self.max_num_seqs = max_num_seqs
+        self.admission = Admission(target)
         self.costs = costs or CostModel()
         on_kernels = target.on_kernels and (draft is None or getattr(draft, "on_kernels", False))
         self._cores = own_threads if on_kernels else nullcontext
@@ -101,9 +103,11 @@ class EngineCore:
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self.max_num_seqs:
+            if not self.admission.fits(self._running, self._waiting[0]):
+                return
             request = self._waiting.popleft()
             started = time.perf_counter()
-            self._target.prefill(len(self._running), request.prompt_ids[:-1], 0)
+            self.admission.enter(self._running, request)
             request.stats.prefill_time += time.perf_counter() - started
             self._running.append(request)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from anydraft.engine.admission import parse_memory
 from anydraft.engine.core import EngineCore
 from anydraft.engine.detokenizer import Detokenizer
 from anydraft.engine.outputs import Delta, GenerationResult
@@ -61,6 +62,8 @@ class Engine:
         device: where both run; None: the GPU if there is one.
         draft_temperature: of sampled drafts; None: the method's own choice. Changes acceptance only.
         max_num_seqs: requests that run at once; more wait.
+        kv_memory: bytes that the target's keys and values may take, as a number or such as "4GiB"; requests wait until
+            theirs fit at full length. None: as much as ``max_num_seqs`` of them take.
 
     Raises:
         ModelError, PairError, UsageError: one line that says what is wrong and what to do.
@@ -80,8 +83,10 @@ class Engine:
         device: str | None = None,
         draft_temperature: float | None = None,
         max_num_seqs: int = 16,
+        kv_memory: int | str | None = None,
     ) -> None:
         _check_arguments(method, verification, max_num_seqs)
+        kv_limit = parse_memory(kv_memory)
         self.pair = Pair(
             target,
             draft,
@@ -93,6 +98,7 @@ class Engine:
             device=device,
             draft_temperature=draft_temperature,
         )
+        self.pair.runner.cache.allocation.limit = kv_limit
         self._counter = itertools.count()
         self._set_up(verification, max_num_seqs)
 
@@ -126,6 +132,13 @@ class Engine:
     def method(self) -> str:
         """The method in use, "auto" resolved."""
         return _name(self.pair.method)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of prompt and output that one request may have: the target's context, or what ``kv_memory`` holds."""
+        context = self.pair.target.max_context
+        alone = self.core.admission.longest_alone
+        return context if alone is None else min(context, alone)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -266,6 +279,11 @@ class Engine:
                 f"the prompt has {len(ids)} tokens, but {pair.target.name} has a context of "
                 f"{pair.target.max_context}; shorten it to at most {pair.target.max_context - 1}"
             )
+        if params.max_tokens is None:
+            max_tokens = max(self.max_length - len(ids), 1)
+        else:
+            max_tokens = min(params.max_tokens, room)
+        self.core.admission.refuse_unless_alone(len(ids) + max_tokens)
         self._check_ids(params)
         seed = params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "big")
         noise = CoupledNoise(seed) if self._coupled else KeyedNoise(seed)
@@ -295,7 +313,7 @@ class Engine:
                 pair.target_vocabulary, params.stop_strings, params.include_stop_str_in_output
             ),
             stop_ids=stop_ids | frozenset(params.stop_token_ids or ()),
-            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            max_tokens=max_tokens,
             token_ids=list(ids),
         )
         request.stats.method = _name(method)

@@ -13,7 +13,7 @@ from anydraft.methods.costs import CostModel
 from anydraft.methods.select import make_method
 from anydraft.models.draft import ModelDraft
 from anydraft.models.load import LoadedModel, load_model
-from anydraft.models.select import Quantization, Runner, make_runner
+from anydraft.models.select import Quantization, SlotRunner, make_runner
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
 from anydraft.vocab.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class Pair:
         self.bridge = (
             Bridge(self.tokenizer.vocabulary, self.backend.tokenizer.vocabulary) if self.backend else None
         )
-        self.runner: Runner = make_runner(self.target)
+        self.runner: SlotRunner = make_runner(self.target)
         self.costs = CostModel()
         self._others: OrderedDict[tuple[str, int | None], Method | None] = OrderedDict()
         self._draft_temperature = draft_temperature

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-_FIRST_SLOTS = 256
+from anydraft.models.growth import Allocation
 
 
 class _SlotLayer(CacheLayerMixin):
@@ -32,25 +32,26 @@ class _SlotLayer(CacheLayerMixin):
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
         # Zeros, not garbage: a masked slot has weight 0, and 0 * NaN would still be NaN.
-        shape = (self.plan.rows_allocated, like.shape[1], self.plan.slots_allocated, like.shape[3])
+        shape = (self.plan.allocation.rows, like.shape[1], self.plan.allocation.slots, like.shape[3])
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
-    def _fit(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
-        want = (self.plan.rows_allocated, self.plan.slots_allocated)
-        if (self.keys.shape[0], self.keys.shape[2]) != want:
-            old_keys, old_values = self.keys, self.values
-            self.keys, self.values = self._empty(old_keys), self._empty(old_values)
-            rows, slots = old_keys.shape[0], old_keys.shape[2]
-            self.keys[:rows, :, :slots] = old_keys
-            self.values[:rows, :, :slots] = old_values
+    def resize(self) -> None:
+        """Have what the plan's allocation says; what lies beyond it is lost."""
+        rows, slots = self.plan.allocation.rows, self.plan.allocation.slots
+        if not self.is_initialized or (self.keys.shape[0], self.keys.shape[2]) == (rows, slots):
+            return
+        for name in ("keys", "values"):
+            kept = getattr(self, name)[:rows, :, :slots]
+            new = self._empty(kept)
+            new[: kept.shape[0], :, : kept.shape[2]] = kept
+            setattr(self, name, new)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        self._fit(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.resize()
         assert self.keys is not None and self.values is not None
         plan = self.plan
         first, last = plan.first_row, plan.first_row + key_states.shape[0]
@@ -80,9 +81,8 @@ class _SlotLayer(CacheLayerMixin):
 class _Plan:
     """Where the current forward writes and how far it reads; set by :meth:`SlotCache.plan_forward`."""
 
-    def __init__(self) -> None:
-        self.rows_allocated = 1
-        self.slots_allocated = _FIRST_SLOTS
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
         self.first_row = 0
         self.width = 0
         self.read_to = 0
@@ -95,12 +95,12 @@ class SlotCache(Cache):
 
     Args:
         num_layers: attention layers of the model.
-        max_slots: never allocate more slots a row than this (the model's context, plus a block).
+        max_slots, slot_bytes: see :class:`~anydraft.models.growth.Allocation`.
     """
 
-    def __init__(self, num_layers: int, max_slots: int) -> None:
-        self._plan = _Plan()
-        self._max_slots = max_slots
+    def __init__(self, num_layers: int, max_slots: int, slot_bytes: int = 0) -> None:
+        self.allocation = Allocation(max_slots, slot_bytes)
+        self._plan = _Plan(self.allocation)
         super().__init__(layers=[_SlotLayer(self._plan) for _ in range(num_layers)])
 
     def plan_forward(self, first_row: int, write_at: torch.Tensor, read_to: int) -> None:
@@ -112,14 +112,25 @@ class SlotCache(Cache):
         """
         plan = self._plan
         rows, plan.width = write_at.shape
-        while plan.rows_allocated < first_row + rows:
-            plan.rows_allocated *= 2
-        while plan.slots_allocated < read_to:
-            plan.slots_allocated = max(min(2 * plan.slots_allocated, self._max_slots), read_to)
+        self.allocation.grow(first_row + rows, read_to)
         plan.first_row, plan.read_to, plan.write_at = first_row, read_to, write_at
         start = int(write_at[0, 0])
         in_order = torch.arange(start, start + plan.width, device=write_at.device)
         plan.contiguous_start = start if bool((write_at == in_order).all()) else None
+
+    @torch.inference_mode()
+    def fit(self, rows: int, slots: int) -> None:
+        """Have at least so many rows and slots, also before the forward that needs them."""
+        self.allocation.grow(rows, slots)
+        for layer in self.layers:
+            layer.resize()
+
+    @torch.inference_mode()
+    def make_room(self, rows: int, slots: int) -> None:
+        """See :meth:`Allocation.make_room`; rows beyond are lost, and slots beyond of every row."""
+        if self.allocation.make_room(rows, slots):
+            for layer in self.layers:
+                layer.resize()
 
     @torch.inference_mode()
     def move_row(self, source: int, destination: int, length: int) -> None:

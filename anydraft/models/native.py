@@ -14,44 +14,51 @@ import torch
 from anydraft.errors import ModelError
 from anydraft.kernels.decoder import Decoder
 from anydraft.kernels.linear import WeightFormat
+from anydraft.models.growth import Allocation
 
 PREFILL_CHUNK = 256
-_FIRST_SLOTS = 256
 
 
 class NativeCache:
-    """Keys and values, bf16 [rows, kv_heads, slots, head_dim] for each layer; grows by doubling."""
+    """Keys and values, bf16 [rows, kv_heads, slots, head_dim] for each layer; see
+    :class:`~anydraft.models.growth.Allocation` for how it grows."""
 
     def __init__(self, decoder: Decoder, max_slots: int) -> None:
         self._decoder = decoder
-        self._max_slots = max_slots
+        element = torch.bfloat16.itemsize
+        slot_bytes = 2 * element * decoder.num_layers * decoder.kv_heads * decoder.head_dim
+        self.allocation = Allocation(max_slots, slot_bytes)
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
-        self.fit(1, _FIRST_SLOTS)
+        self._reallocate()
 
     def fit(self, rows: int, slots: int) -> None:
         """Have at least so many rows and slots."""
-        have_rows, have_slots = (self.keys[0].shape[0], self.keys[0].shape[2]) if self.keys else (0, 0)
-        if rows <= have_rows and slots <= have_slots:
-            return
-        while have_rows < rows:
-            have_rows = max(1, 2 * have_rows)
-        if have_slots < slots:
-            have_slots = max(min(max(2 * have_slots, _FIRST_SLOTS), self._max_slots), slots)
-        self.keys = self._grown(self.keys, have_rows, have_slots)
-        self.values = self._grown(self.values, have_rows, have_slots)
+        if self.allocation.grow(rows, slots):
+            self._reallocate()
+
+    def make_room(self, rows: int, slots: int) -> None:
+        """See :meth:`Allocation.make_room`; rows beyond are lost, and slots beyond of every row."""
+        if self.allocation.make_room(rows, slots):
+            self._reallocate()
+
+    def _reallocate(self) -> None:
+        self.keys = self._resized(self.keys)
+        self.values = self._resized(self.values)
         self._decoder.bind_cache(self.keys, self.values)
 
-    def _grown(self, old: list[torch.Tensor], rows: int, slots: int) -> list[torch.Tensor]:
+    def _resized(self, old: list[torch.Tensor]) -> list[torch.Tensor]:
         decoder = self._decoder
-        grown = []
+        rows, slots = self.allocation.rows, self.allocation.slots
+        resized = []
         for i in range(decoder.num_layers):
             new = torch.zeros(rows, decoder.kv_heads, slots, decoder.head_dim, dtype=torch.bfloat16)
             if old:
-                new[: old[i].shape[0], :, : old[i].shape[2]] = old[i]
+                kept = old[i][:rows, :, :slots]
+                new[: kept.shape[0], :, : kept.shape[2]] = kept
                 old[i] = torch.empty(0)  # one layer at a time is held twice, not all
-            grown.append(new)
-        return grown
+            resized.append(new)
+        return resized
 
     def move_row(self, source: int, destination: int, length: int) -> None:
         """Copy the first ``length`` slots of one row over another's."""

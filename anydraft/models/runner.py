@@ -50,11 +50,8 @@ class ModelRunner:
         if self._window is not None and not getattr(config, "layer_types", None):
             self._layer_types = ["sliding_attention"] * config.num_hidden_layers
         self._additive_mask = getattr(config, "_attn_implementation", "sdpa") == "eager"
-        self.cache = self.new_cache()
+        self.cache = SlotCache(len(self._layer_types), max_context + 64)
         self._check()
-
-    def new_cache(self) -> SlotCache:
-        return SlotCache(len(self._layer_types), self.max_context + 64)
 
     @property
     def vocab_size(self) -> int:
@@ -195,7 +192,9 @@ class ModelRunner:
         scale = float(plain.abs().max())
         tolerance = 1e-3 if self.dtype == torch.float32 else 0.1
         error = float((plain - rolled).abs().max())
-        self.cache = self.new_cache()
+        used = self.cache.allocation
+        slot_bytes = self.cache.num_bytes // (used.rows * used.slots)
+        self.cache = SlotCache(len(self._layer_types), used.max_slots, slot_bytes)
         if not error <= tolerance * scale:
             raise ModelError(
                 f"{type(self.model).__name__} gives other logits after a roll-back of its cache (off by {error:.3g} of "

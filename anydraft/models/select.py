@@ -11,6 +11,7 @@ import torch
 from anydraft.errors import ModelError, UsageError
 from anydraft.kernels import available, replace_linears, settle
 from anydraft.kernels.decoder import unsupported
+from anydraft.models.growth import Allocation
 from anydraft.models.load import LoadedModel
 from anydraft.models.native import NativeRunner
 from anydraft.models.runner import ModelRunner
@@ -27,6 +28,17 @@ class Cache(Protocol):
 
     @property
     def num_bytes(self) -> int: ...
+
+
+class SlotRows(Cache, Protocol):
+    """A cache of rows that all have as many slots; it grows as forwards need it."""
+
+    @property
+    def allocation(self) -> Allocation: ...
+
+    def fit(self, rows: int, slots: int) -> None: ...
+
+    def make_room(self, rows: int, slots: int) -> None: ...
 
 
 class Runner(Protocol):
@@ -61,7 +73,14 @@ class Runner(Protocol):
     ) -> torch.Tensor: ...
 
 
-def make_runner(loaded: LoadedModel, *, quantization: Quantization = "none") -> Runner:
+class SlotRunner(Runner, Protocol):
+    """A runner whose cache is one of slots."""
+
+    @property
+    def cache(self) -> SlotRows: ...
+
+
+def make_runner(loaded: LoadedModel, *, quantization: Quantization = "none") -> SlotRunner:
     """The fastest runner that this model has here: the C forward pass, else torch with the C linear layers,
     else Transformers as it is.
 

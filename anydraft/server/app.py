@@ -130,7 +130,7 @@ def _model_card(engine: Engine, settings: ServerSettings) -> dict[str, Any]:
         "object": "model",
         "created": int(time.time()),
         "owned_by": "anydraft",
-        "max_model_len": pair.target.max_context,
+        "max_model_len": engine.max_length,
         "speculative": {
             "draft": pair.draft.name if pair.draft is not None else None,
             "method": engine.method,

@@ -108,7 +108,7 @@ class Service:
             raise ApiError(400, str(error), param=param) from error
 
     def _max_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        context = self.engine.pair.target.max_context
+        context = self.engine.max_length
         most = min(self.settings.max_prompt_tokens or context - 1, context - 1)
         if prompt_tokens > most:
             raise ApiError(
