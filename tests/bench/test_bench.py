@@ -13,12 +13,20 @@ import torch
 from typer.testing import CliRunner
 
 from anydraft.bench.bench_report import BatchReport, BenchOptions, BenchReport
-from anydraft.bench.measure import Series, Timed, measure, median_and_interval, per_position
+from anydraft.bench.measure import (
+    Series,
+    Timed,
+    measure,
+    median_and_interval,
+    per_position,
+    predicted_speedup,
+)
 from anydraft.bench.prompts import BenchPrompt, file_prompts, packaged_prompts
 from anydraft.bench.same_output import OutputJudge
 from anydraft.cli.main import app
 from anydraft.engine import Engine, RequestStats
 from anydraft.errors import UsageError
+from anydraft.methods.costs import CostModel
 from anydraft.rules.params import SamplingParams
 from tests import tiny
 
@@ -48,6 +56,22 @@ def test_ratios_are_prompt_by_prompt() -> None:
     other = Series("x", [Timed(0.5, ((1, 2),), RequestStats()), Timed(4.0, ((1, 3),), RequestStats())])
     assert other.ratios(base) == [2.0, 1.0]
     assert other.same_outputs(base) == (1, 2)
+
+
+def test_decoding_alone_leaves_the_targets_reading_of_the_prompt_out() -> None:
+    base = Series("AR", [Timed(3.0, ((1, 2),), RequestStats(prefill_time=1.0))])
+    other = Series("x", [Timed(2.0, ((1, 2),), RequestStats(prefill_time=1.0, draft_time=0.2))])
+    assert other.ratios(base) == [1.5]
+    assert other.decode_ratios(base) == [2.0]
+
+
+def test_the_prediction_is_by_costs_and_acceptance() -> None:
+    costs = CostModel()
+    costs.observe_target(1, 0.1)
+    costs.observe_target(3, 0.12)
+    stats = RequestStats(num_steps=10, num_draft_tokens=20, num_accepted_tokens=10, draft_time=0.3)
+    assert predicted_speedup(costs, stats, 1) == pytest.approx(20 * 0.1 / (10 * 0.12 + 0.3))
+    assert predicted_speedup(CostModel(), stats, 1) is None
 
 
 def test_median_and_interval_bracket() -> None:
