@@ -195,11 +195,12 @@ def _candidate(
 ) -> Candidate:
     memory = None if backend is None else RememberingDraft(backend, max(lengths))
     steps = _replay_all(lengths, texts, memory)
-    speedups = {n: costs.speedup(steps[n], len(texts)) for n in lengths}
+    read = sum(len(text.prompt_ids) for text in texts)
+    speedups = {n: costs.speedup(steps[n], read) for n in lengths}
     best = max(speedups, key=lambda n: (speedups[n], -n))
     # The places where a step of the best length begins are other ones than those of the longest.
     exact = _replay_all({best: lengths[best]}, texts, memory)[best]
-    speedups[best] = costs.speedup(exact, len(texts))
+    speedups[best] = costs.speedup(exact, read)
     return Candidate(
         draft=draft,
         method=method,

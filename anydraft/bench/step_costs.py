@@ -30,7 +30,7 @@ class StepCosts:
         target: length of the proposal -> a step that verifies it, without the draft: forward, rule, emission,
             retokenization of what was emitted.
         draft: tokens drawn -> what drafting took.
-        draft_reading: what a prompt costs the draft, once.
+        draft_reading: what a prompt costs the draft, a token of it (of the target's).
     """
 
     alone: float
@@ -44,10 +44,10 @@ class StepCosts:
         longest = max(self.draft)
         return self.draft[longest] / longest if longest else 0.0
 
-    def speedup(self, steps: Sequence[ReplayedStep], num_prompts: int) -> float:
-        """Predicted tokens a second of ``steps``, after so many prompts, over those of the target alone; its own
-        reading of the prompts aside, which is the same for both."""
-        seconds = num_prompts * self.draft_reading + sum(
+    def speedup(self, steps: Sequence[ReplayedStep], num_prompt_tokens: int) -> float:
+        """Predicted tokens a second of ``steps``, after prompts of so many tokens in all, over those of the
+        target alone; its own reading of the prompts aside, which is the same for both."""
+        seconds = num_prompt_tokens * self.draft_reading + sum(
             _between(self.target, step.num_proposed) + _between(self.draft, step.num_drawn) for step in steps
         )
         return self.alone * sum(step.num_emitted for step in steps) / seconds if seconds else 1.0
@@ -58,7 +58,8 @@ class _Samples:
     alone: list[float] = field(default_factory=list)
     target: dict[int, list[float]] = field(default_factory=dict)
     draft: dict[int, list[float]] = field(default_factory=dict)
-    first_draft: list[float] = field(default_factory=list)
+    first_draft: list[tuple[float, int]] = field(default_factory=list)
+    """With the tokens of the prompt."""
 
 
 def measure_costs(
@@ -78,7 +79,8 @@ def measure_costs(
     target = {n: statistics.median(times) for n, times in sorted(samples.target.items())}
     draft = {n: statistics.median(times) for n, times in sorted(samples.draft.items())}
     draft = _rising({**draft, 0: 0.0})
-    reading = max(statistics.median(samples.first_draft) - max(draft.values()), 0.0)
+    longest = max(draft.values())
+    reading = statistics.median(max(first - longest, 0.0) / length for first, length in samples.first_draft)
     return StepCosts(statistics.median(samples.alone), _rising(target), draft, reading)
 
 
@@ -100,7 +102,7 @@ def _time_round(
         for number, length in enumerate(schedule):
             plain, step = next(steps[alone]), next(steps[drafting])
             if number == 0:
-                samples.first_draft.append(step.draft_seconds)
+                samples.first_draft.append((step.draft_seconds, len(text.prompt_ids)))
             else:
                 samples.alone.append(plain.seconds)
                 samples.target.setdefault(length, []).append(step.seconds - step.draft_seconds)

@@ -49,9 +49,10 @@ def test_a_replay_is_the_engines_own_steps(pair: str, method: str, length: int) 
         result = generated(engine, prompt, 40)
         text = Known(result.prompt_token_ids, result.token_ids)
         backend = engine.pair.backend and RememberingDraft(engine.pair.backend, 8)
-        chosen = engine.choose_method(method, length)
-        assert chosen is not None
-        steps = replay({length: chosen}, text, backend)[length]
+        chosen = {n: engine.choose_method(method, n) for n in (length, 8)}
+        replay(chosen, text, backend)  # type: ignore[arg-type]
+        # The draft now remembers some of the places that the engine's steps begin at, and is asked at others.
+        steps = replay({length: chosen[length]}, text, backend)[length]  # type: ignore[dict-item]
         stats = result.stats
         assert len(steps) == stats.num_steps
         assert sum(s.num_accepted for s in steps) == stats.num_accepted_tokens
@@ -62,7 +63,7 @@ def test_a_replay_is_the_engines_own_steps(pair: str, method: str, length: int) 
 
 
 def test_the_pairs_above_accept_something() -> None:
-    for method, least in (("tli", 3.0), ("slem", 1.0)):
+    for method, least in (("tli", 2.0), ("slem", 1.0)):
         engine = Engine(tiny.llama(), tiny.llama(), method=method, num_speculative_tokens=5, max_num_seqs=1)
         assert generated(engine, PROMPTS[0], 40).stats.acceptance_length > least
 
@@ -81,17 +82,17 @@ def test_shorter_drafts_are_beginnings_of_the_longest() -> None:
 
 
 class _Counting:
-    """A draft that counts what it is asked."""
+    """A draft that keeps what it is asked."""
 
     def __init__(self, draft: Any) -> None:
         self._draft = draft
-        self.asked = 0
+        self.asked: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._draft, name)
 
     def answer(self, asks: Any) -> Any:
-        self.asked += len(asks)
+        self.asked += asks.values()
         return self._draft.answer(asks)
 
 
@@ -102,10 +103,12 @@ def test_a_context_is_asked_for_once_and_nothing_but_greedy_rollouts() -> None:
     ids = [5, 6, 7]
     (long,) = draft.answer({0: Rollout(ids, 0, 6)}).values()
     (short,) = draft.answer({0: Rollout(ids, 3, 2)}).values()
-    assert counting.asked == 1
+    assert len(counting.asked) == 1
     assert short.token_ids == long.token_ids[:2]  # type: ignore[union-attr]
     draft.answer({0: Rollout([5, 6, 8], 2, 6)})
-    assert counting.asked == 2
+    assert [(a.max_tokens, a.stable) for a in counting.asked] == [(6, 0), (6, 0)], (
+        "what is stable since the last ask says nothing of the draft, which did not see all of them"
+    )
     with pytest.raises(TypeError, match="Expand"):
         draft.answer({0: Expand(ids, 0, ((),))})
     with pytest.raises(TypeError, match="greedy"):
