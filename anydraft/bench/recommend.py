@@ -31,7 +31,7 @@ from anydraft.errors import AnyDraftError, ModelError, PairError, UsageError
 from anydraft.methods.base import DraftBackend, Method
 from anydraft.models.download import is_cached
 from anydraft.models.packaged import PACKAGED
-from anydraft.models.select import Quantization
+from anydraft.models.select import Quantization, check_quantization
 from anydraft.rules.params import SamplingParams
 from anydraft.vocab.bridge import Bridge
 
@@ -70,6 +70,7 @@ def recommend(
     """
     if options.max_tokens < 2:
         raise UsageError(f"max_tokens={options.max_tokens} leaves nothing to draft; give at least 2")
+    check_quantization(options.draft_quantization)
     alone = Engine(options.target, method="none", dtype=options.dtype, device=options.device, max_num_seqs=1)
     drafts = options.drafts or cached_drafts(alone)
     texts = _probe(alone, prompts, options.max_tokens, progress)

@@ -92,10 +92,7 @@ def make_runner(loaded: LoadedModel, *, quantization: Quantization = "none") -> 
         UsageError: an unknown quantization, or one that this model cannot have here.
         ModelError: a model whose cache cannot be rolled back.
     """
-    if quantization not in get_args(Quantization):
-        raise UsageError(
-            f"draft_quantization={quantization!r} is unknown; use one of {', '.join(get_args(Quantization))}"
-        )
+    check_quantization(quantization)
     reason = unsupported(loaded.model)
     if reason is None:
         weight: Any = {"none": "bf16", "auto": "int8"}.get(quantization, quantization)
@@ -117,6 +114,18 @@ def make_runner(loaded: LoadedModel, *, quantization: Quantization = "none") -> 
     if not loaded.borrowed and loaded.device.type == "cpu" and loaded.dtype == torch.bfloat16 and available():
         replace_linears(loaded.model)
     return ModelRunner(loaded.model, loaded.max_context)
+
+
+def check_quantization(quantization: str) -> None:
+    """Refuse an unknown name before anything is loaded.
+
+    Raises:
+        UsageError: it is none of :data:`Quantization`.
+    """
+    if quantization not in get_args(Quantization):
+        raise UsageError(
+            f"draft_quantization={quantization!r} is unknown; use one of {', '.join(get_args(Quantization))}"
+        )
 
 
 def _let_go_of_linears(model: Any) -> None:

