@@ -15,6 +15,7 @@ from anydraft.errors import ModelError
 from anydraft.kernels.decoder import Decoder
 from anydraft.kernels.linear import WeightFormat
 from anydraft.models.growth import Allocation
+from anydraft.models.runner import at_fed_rows
 
 PREFILL_CHUNK = 256
 
@@ -108,13 +109,8 @@ class NativeRunner:
         lengths = [len(row) for row in ids]
         ends = torch.tensor(lengths).cumsum(0).tolist()
         if last_only:
-            fed = [b for b, length in enumerate(lengths) if length]
-            logits = self._run(first_row, ids, starts, [ends[b] - 1 for b in fed])
-            if len(fed) == len(ids):
-                return logits[:, None]
-            spread = logits.new_empty(len(ids), 1, self.vocab_size)
-            spread[fed, 0] = logits
-            return spread
+            last = [end - 1 for end, length in zip(ends, lengths, strict=True) if length]
+            return at_fed_rows(self._run(first_row, ids, starts, last), ids)
         logits = self._run(first_row, ids, starts, list(range(ends[-1])))
         if len(set(lengths)) == 1:
             return logits.view(len(ids), lengths[0], self.vocab_size)

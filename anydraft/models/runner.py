@@ -200,3 +200,12 @@ class ModelRunner:
                 f"{type(self.model).__name__} gives other logits after a roll-back of its cache (off by {error:.3g} of "
                 f"{scale:.3g}); its state cannot be rolled back, so it cannot be used losslessly"
             )
+
+
+def at_fed_rows(logits: torch.Tensor, ids: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits [rows that were fed, V] as [B, 1, V]; entries of the rows of ``ids`` that are empty mean nothing."""
+    if len(logits) == len(ids):
+        return logits[:, None]
+    spread = logits.new_empty(len(ids), 1, logits.shape[-1])
+    spread[[b for b, row in enumerate(ids) if len(row)], 0] = logits
+    return spread

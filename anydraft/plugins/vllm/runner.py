@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anydraft.models.runner import at_fed_rows
 from anydraft.plugins.vllm.blocks import BlockTables
 
 PREFILL_CHUNK = 512
@@ -67,11 +68,7 @@ class PagedRunner:
         hidden = self._run(batch)
         last = torch.tensor([len(row) for _, row, _ in batch], device=self.device).cumsum(0) - 1
         logits: torch.Tensor = self.model.compute_logits(hidden[last])
-        if len(batch) == len(ids):
-            return logits[:, None]
-        spread = logits.new_empty(len(ids), 1, logits.shape[-1])
-        spread[[b for b, row in enumerate(ids) if len(row)], 0] = logits
-        return spread
+        return at_fed_rows(logits, ids)
 
     def forward_tree(
         self,
