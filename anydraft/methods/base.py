@@ -33,8 +33,9 @@ class Rollout:
         stop_ids: drawing one of them ends the rollout (it is part of the answer).
         min_confidence: the rollout ends *before* a draw whose row's largest probability is below it.
             (A rule on the row, not on the drawn token: it leaves the law of each draw intact.)
-        min_survival: the rollout ends before a draw when the product of the largest probabilities of this row
-            and those before it falls below it: the tokens so far are then unlikely to be all accepted.
+        min_survival: the rollout ends *after* a draw when the product of the largest probabilities of its row
+            and those before it falls below it: the tokens so far are then unlikely to be all accepted, and one
+            more is not worth a forward. (What was drawn is paid for; a rule on rows, like the one before.)
         keep_rows: whether the answer carries the distributions the tokens were drawn from.
         noise, position: the draws are ``noise.categorical(row, "draft", position + i)``.
     """

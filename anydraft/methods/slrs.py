@@ -108,7 +108,7 @@ class SLRSProposer:
             psi = yield from self._grow(roots, rows)
             confidence = float(psi.psi.max())
             survival *= confidence
-            if confidence <= method.settings.min_confidence or survival < min_survival:
+            if confidence <= method.settings.min_confidence:
                 break
             chosen = self._choose(psi, len(ids))
             if not (self._greedy or self._coupled):
@@ -116,7 +116,7 @@ class SLRSProposer:
             if chosen == method.target_vocab_size:
                 break
             ids.append(chosen)
-            if not self._is_text(chosen):
+            if survival < min_survival or not self._is_text(chosen):
                 break
             roots = self._next_roots(psi, ids)
         # The rows are as exact as the draft's, whose dtype says what the target's rows may be compared in.

@@ -128,12 +128,12 @@ class ModelDraft:
             for key, row_logits in logits.items():
                 ask = asks[key]
                 drawn, confidence = self._draw(ask, row_logits, len(tokens[key]), kept[key])
-                survival[key] *= confidence
-                if drawn is None or survival[key] < ask.min_survival:
-                    del kept[key][len(tokens[key]) :]
+                if drawn is None:
                     continue
+                survival[key] *= confidence
                 tokens[key].append(drawn)
-                if drawn not in ask.stop_ids and len(tokens[key]) < ask.max_tokens:
+                more = len(tokens[key]) < ask.max_tokens and survival[key] >= ask.min_survival
+                if more and drawn not in ask.stop_ids:
                     following[key] = [drawn]
             feeds = following
         return {

@@ -47,12 +47,6 @@ def test_one_noisy_measurement_does_not_set_the_price_of_a_token() -> None:
     assert model.target_time(6) - model.target_time(5) < 0.006
 
 
-def test_a_moment_of_trouble_counts_as_twice_the_usual() -> None:
-    model = costs({1: 0.1}, {})
-    model.observe_target(1, 60.0)
-    assert model.target_time(1) == pytest.approx(0.15)
-
-
 def test_forwards_of_other_batches_say_nothing_of_this_one() -> None:
     model = costs({1: 0.1, 9: 0.1, 64: 6.4}, {})
     assert model.target_time(9) == pytest.approx(0.1)
@@ -77,8 +71,9 @@ def test_a_larger_batch_drafts_less() -> None:
 
 def test_least_survival_is_the_price_of_one_more_token() -> None:
     model = costs({1: 0.1, 9: 0.1}, {1: 0.02})
-    # One step of one token: 0.12 s for 1.5 tokens, a token is worth 0.08 s, another draft costs 0.02 s.
-    assert model.least_survival(0.5, 1, 1) == pytest.approx(0.25)
+    # One step of one token: 0.12 s for 1.5 tokens, a token is worth 0.08 s, another draft costs 0.02 s and is
+    # accepted half of the times.
+    assert model.least_survival(0.5, 1, 1) == pytest.approx(0.5)
 
 
 def test_acceptance_follows_the_text() -> None:
@@ -201,14 +196,11 @@ def test_more_rows_probe_less_often() -> None:
     assert calls[1] < calls[0]
 
 
-def test_a_cost_measured_often_stands_for_itself() -> None:
-    """A line through wide, dear forwards would make the target alone look dear and drafting cheap."""
+def test_the_cost_of_the_target_alone_stands_for_itself() -> None:
+    """Wide, dear forwards must not make the target alone look dear and drafting cheap."""
     model = costs({4: 0.1, 8: 0.5, 12: 0.55, 16: 0.6, 20: 0.65}, {4: 0.001})
     model.num_rows = 4
-    assert model.best_length(4, 0.7, 4, drafted=True)[0] > 0
-    for _ in range(5):
-        model.observe_target(4, 0.1)
-    assert model.plain_time(4) == pytest.approx(0.1)
+    assert model.target_time(4) == pytest.approx(0.1)
     assert model.best_length(4, 0.7, 4, drafted=True)[0] == 0
     assert model.plain_time_a_row() == pytest.approx(0.025)
 

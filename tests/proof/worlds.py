@@ -154,7 +154,7 @@ class TableDraft:
         for i in range(ask.max_tokens):
             row = self.row((*context, *drawn), ask.temperature, ask.allowed)
             survival *= float(row.max())
-            if float(row.max()) < ask.min_confidence or survival < ask.min_survival:
+            if float(row.max()) < ask.min_confidence:
                 break
             if ask.temperature == 0.0:
                 index = int(row.argmax())
@@ -163,7 +163,7 @@ class TableDraft:
                 index = ask.noise.categorical(row, "draft", ask.position + i)
             drawn.append(index if ask.allowed is None else int(ask.allowed[index]))
             rows.append(row)
-            if drawn[-1] in ask.stop_ids:
+            if drawn[-1] in ask.stop_ids or survival < ask.min_survival:
                 break
         return Drafted(tuple(drawn), torch.stack(rows) if ask.keep_rows and rows else None)
 
