@@ -67,7 +67,7 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
 
 def _add_generation(app: FastAPI, service: Service) -> None:
     def check_model(request: GenerationRequest) -> None:
-        if request.model != service.settings.model_name:
+        if request.model not in (None, service.settings.model_name):
             raise _no_such_model(request.model, service)
 
     @app.post("/v1/completions", response_class=Response)

@@ -83,7 +83,8 @@ class GenerationRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
-    model: str
+    model: str | None = None
+    """None: the one that is served, as in vLLM and llama.cpp."""
     n: int = Field(1, ge=1, le=128)
     max_tokens: int | None = Field(None, ge=1, lt=_INT64)
     temperature: float = Field(1.0, ge=0.0, le=2.0)

@@ -124,6 +124,12 @@ def test_where_there_is_nothing(server: Running) -> None:
     assert (error["param"], error["code"]) == ("model", "model_not_found")
 
 
+def test_a_request_may_leave_out_the_model(server: Running) -> None:
+    answer = server.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+    assert answer.status_code == 200
+    assert answer.json()["model"] == server.http.get("/v1/models").json()["data"][0]["id"]
+
+
 def test_a_body_that_does_not_say_json(server: Running) -> None:
     """A page elsewhere can post text without asking; it must not reach the engine."""
     body = json.dumps({"model": MODEL, "prompt": "x"})
