@@ -150,7 +150,10 @@ class EngineCore:
         ]
         logits = self._target.forward(0, ids, [len(request.token_ids) - 1 for request in self._running])
         seconds = time.perf_counter() - started
-        self.costs.observe_target(sum(map(len, ids)), seconds)
+        lengths = [len(row) for row in ids]
+        # Transformers' forward pads its rows to the longest, the C forward pass does not.
+        num_tokens = sum(lengths) if self._target.on_kernels else len(ids) * max(lengths)
+        self.costs.observe_target(num_tokens, seconds)
         for request in self._running:
             request.stats.target_time += seconds / len(self._running)
         return logits

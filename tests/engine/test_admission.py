@@ -169,3 +169,15 @@ def test_the_server_takes_a_size() -> None:
     result = CliRunner().invoke(app, ["serve", "no-model", "--kv-memory", "much"])
     assert result.exit_code == 2
     assert "kv_memory='much'" in result.stderr
+
+
+@pytest.mark.parametrize(("dtype", "counted"), [("bfloat16", 5), ("float32", 8)])
+def test_a_forward_counts_the_tokens_that_it_computes(dtype: str, counted: int) -> None:
+    """One of two rows proposes three tokens: the C forward pass runs 1 + 4 tokens, a padded one 4 + 4."""
+    engine = Engine(target(dtype), method="lookup", num_speculative_tokens=3)
+    if dtype == "bfloat16" and not engine.pair.runner.on_kernels:
+        pytest.skip("no C kernels here")
+    engine.add_request([5, 6, 7, 8, 9, 5, 6, 7], GREEDY)
+    engine.add_request([11, 12, 13], GREEDY)
+    engine.core.step()
+    assert list(engine.pair.costs.target) == [counted]
