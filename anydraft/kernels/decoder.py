@@ -15,6 +15,8 @@ _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
 _FIRST_POSITIONS = 2048
+_MOST_PRUNED = 2
+"""Pruned LM heads that are kept."""
 
 
 class _Layer(ctypes.Structure):
@@ -173,7 +175,8 @@ class Decoder:
         struct.embedding_scale = config.hidden_size**0.5 if self._gemma else 1.0
         struct.layers = ctypes.cast(self._layers, ctypes.POINTER(_Layer))
         struct.embedding = model.get_input_embeddings().weight.data_ptr()
-        struct.head = self._linear(model.get_output_embeddings(), weight)
+        self._head = PackedLinear.from_linear(model.get_output_embeddings(), weight)
+        self._pruned: list[tuple[torch.Tensor, PackedLinear]] = []
         struct.final_norm = self._norm(model.model.norm)
         self._positions = 0
         self._call = cast(ctypes.CDLL, load().handle).anydraft_decoder_forward
@@ -203,6 +206,17 @@ class Decoder:
             layer.mlp_norm = self._norm(module.post_attention_layernorm)
         if hasattr(attention, "q_norm"):
             layer.q_norm, layer.k_norm = self._norm(attention.q_norm), self._norm(attention.k_norm)
+
+    def _head_of(self, only: torch.Tensor | None) -> PackedLinear:
+        """The LM head, or its rows ``only``: kept for the last few such tensors, which are told by identity."""
+        if only is None:
+            return self._head
+        for ids, head in self._pruned:
+            if ids is only:
+                return head
+        head = self._head.select_rows(only)
+        self._pruned = [*self._pruned[1 - _MOST_PRUNED :], (only, head)]
+        return head
 
     def bind_cache(self, keys: list[torch.Tensor], values: list[torch.Tensor]) -> None:
         """Use these as keys and values: for each layer bf16 [rows, kv_heads, slots, head_dim]."""
@@ -236,6 +250,7 @@ class Decoder:
         wanted: torch.Tensor,
         branches: torch.Tensor | None = None,
         branch_counts: torch.Tensor | None = None,
+        only: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Run n tokens; token t is written to slot ``slots[t]`` of row ``rows[t]`` and sees that row's first
         ``contexts[t]`` slots and the ``branch_counts[t]`` slots of ``branches[t]``.
@@ -244,12 +259,16 @@ class Decoder:
             ids, rows, positions, slots, contexts: int64 [n].
             wanted: int64, indices of the tokens whose logits are wanted.
             branches: int32 [n, W]; branch_counts: int32 [n].
+            only: int64 [A], the vocabulary ids whose logits are wanted, always the same tensor for the same ids (its
+                rows of the head are copied once); None: all.
 
         Returns:
-            float32 [len(wanted), V].
+            float32 [len(wanted), A or V].
         """
         self._tables(int(positions.max()) + 1)
-        logits = torch.empty(len(wanted), self.vocab_size)
+        head = self._head_of(only)
+        self._struct.head = head.describe()
+        logits = torch.empty(len(wanted), head.out_features)
         batch = _Batch(
             n=len(ids),
             branch_width=branches.shape[1] if branches is not None else 0,

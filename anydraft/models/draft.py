@@ -123,11 +123,13 @@ class ModelDraft:
         survival: dict[Hashable, float] = dict.fromkeys(asks, 1.0)
         kept: dict[Hashable, list[torch.Tensor]] = {key: [] for key in asks}
         while feeds:
-            logits = self._forward(feeds)
+            only = _common_ids([asks[key] for key in feeds])
+            logits = self._forward(feeds, only)
             following: dict[Hashable, list[int]] = {}
             for key, row_logits in logits.items():
                 ask = asks[key]
-                drawn, confidence = self._draw(ask, row_logits, len(tokens[key]), kept[key])
+                scores = row_logits if only is not None else self._drawable_scores(ask, row_logits)
+                drawn, confidence = self._draw(ask, scores, len(tokens[key]), kept[key])
                 if drawn is None:
                     continue
                 survival[key] *= confidence
@@ -140,14 +142,16 @@ class ModelDraft:
             key: Drafted(tuple(tokens[key]), torch.stack(kept[key]) if kept[key] else None) for key in asks
         }
 
-    def _forward(self, feeds: Mapping[Hashable, list[int]]) -> dict[Hashable, torch.Tensor]:
+    def _forward(
+        self, feeds: Mapping[Hashable, list[int]], only: torch.Tensor | None
+    ) -> dict[Hashable, torch.Tensor]:
         """One forward over the rows between the first and the last that is fed; the others stay as they are."""
         indices = sorted(self._order.index(key) for key in feeds)
         first, last = indices[0], indices[-1]
         keys = self._order[first : last + 1]
         ids = [feeds.get(key, []) for key in keys]
         starts = [len(self._rows[key].fed) for key in keys]
-        logits = self._runner.forward(first, ids, starts, last_only=True)
+        logits = self._runner.forward(first, ids, starts, last_only=True, only=only)
         self.num_forwards += 1
         for key, new in feeds.items():
             self._rows[key].fed.extend(new)
@@ -156,13 +160,16 @@ class ModelDraft:
             key: logits[i, at if at is not None else len(ids[i]) - 1] for i, key in enumerate(keys) if ids[i]
         }
 
+    def _drawable_scores(self, ask: Rollout, logits: torch.Tensor) -> torch.Tensor:
+        """The logits [A] of the ids that ``ask`` may draw, of all logits [V]."""
+        return logits[: len(self._drawable)] if ask.allowed is None else logits[ask.allowed]
+
     def _draw(
-        self, ask: Rollout, logits: torch.Tensor, drawn_before: int, kept: list[torch.Tensor]
+        self, ask: Rollout, scores: torch.Tensor, drawn_before: int, kept: list[torch.Tensor]
     ) -> tuple[int | None, float]:
-        """Draw one draft id from ``logits`` [V], None where the row is not confident enough; and the row's
-        largest probability (1.0 where nobody asks for it)."""
+        """Draw one draft id from ``scores`` [A] of those that may be drawn, None where the row is not confident
+        enough; and the row's largest probability (1.0 where nobody asks for it)."""
         allowed = self._drawable if ask.allowed is None else ask.allowed
-        scores = logits[: len(allowed)] if ask.allowed is None else logits[allowed]
         greedy = ask.temperature == 0
         if greedy and not ask.keep_rows and ask.min_confidence <= 0 and ask.min_survival <= 0:
             return int(allowed[int(scores.argmax())]), 1.0
@@ -221,3 +228,9 @@ class ModelDraft:
         assert not missing, "a tree asks for each path once"
         scores = torch.stack([rows[path] for path in ask.paths])[:, : len(self._drawable)].float()
         return torch.softmax(scores / ask.temperature, dim=-1)
+
+
+def _common_ids(asks: Sequence[Rollout]) -> torch.Tensor | None:
+    """The ids that all of ``asks`` may draw, if that is one tensor: the LM head need compute no others."""
+    first = asks[0].allowed
+    return first if all(ask.allowed is first for ask in asks) else None

@@ -98,23 +98,33 @@ class NativeRunner:
             self._run(row, [ids[at : at + PREFILL_CHUNK]], [start + at], wanted=[])
 
     def forward(
-        self, first_row: int, ids: Sequence[Sequence[int]], starts: Sequence[int], *, last_only: bool = False
+        self,
+        first_row: int,
+        ids: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        *,
+        last_only: bool = False,
+        only: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Feed ``ids[b]`` to row ``first_row + b`` from position ``starts[b]`` on; an empty row is left as it is.
 
+        Args:
+            only: int64 [A], the vocabulary ids to compute, one tensor object for the same ids (the head is pruned
+                to them once); None: all.
+
         Returns:
-            Logits float32 [B, W, V], W the longest row (with ``last_only`` [B, 1, V]: after each row's last
-            token); entries beyond a row's own tokens mean nothing.
+            Logits float32 [B, W, V or A], W the longest row (with ``last_only`` [B, 1, ..]: after each row's
+            last token); entries beyond a row's own tokens mean nothing.
         """
         lengths = [len(row) for row in ids]
         ends = torch.tensor(lengths).cumsum(0).tolist()
         if last_only:
             last = [end - 1 for end, length in zip(ends, lengths, strict=True) if length]
-            return at_fed_rows(self._run(first_row, ids, starts, last), ids)
-        logits = self._run(first_row, ids, starts, list(range(ends[-1])))
+            return at_fed_rows(self._run(first_row, ids, starts, last, only), ids)
+        logits = self._run(first_row, ids, starts, list(range(ends[-1])), only)
         if len(set(lengths)) == 1:
-            return logits.view(len(ids), lengths[0], self.vocab_size)
-        padded = logits.new_empty(len(ids), max(lengths), self.vocab_size)
+            return logits.view(len(ids), lengths[0], -1)
+        padded = logits.new_empty(len(ids), max(lengths), logits.shape[-1])
         for b, (end, length) in enumerate(zip(ends, lengths, strict=True)):
             padded[b, :length] = logits[end - length : end]
         return padded
@@ -148,7 +158,12 @@ class NativeRunner:
         )
 
     def _run(
-        self, first_row: int, ids: Sequence[Sequence[int]], starts: Sequence[int], wanted: Sequence[int]
+        self,
+        first_row: int,
+        ids: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        wanted: Sequence[int],
+        only: torch.Tensor | None = None,
     ) -> torch.Tensor:
         flat = [token for row in ids for token in row]
         at = [start + i for start, row in zip(starts, ids, strict=True) for i in range(len(row))]
@@ -162,6 +177,7 @@ class NativeRunner:
             positions,
             positions + 1,
             torch.tensor(wanted, dtype=torch.int64),
+            only=only,
         )
 
     @torch.inference_mode()

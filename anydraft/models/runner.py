@@ -66,15 +66,24 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(
-        self, first_row: int, ids: Sequence[Sequence[int]], starts: Sequence[int], *, last_only: bool = False
+        self,
+        first_row: int,
+        ids: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        *,
+        last_only: bool = False,
+        only: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Feed ``ids[b]`` to row ``first_row + b`` from position ``starts[b]`` on.
 
         Rows may differ in length: shorter ones are padded at their end, which writes slots past their last
         token that later forwards overwrite or mask. An empty row is left as it is.
 
+        Args:
+            only: int64 [A], the vocabulary ids that are wanted; None: all.
+
         Returns:
-            Logits [B, W, V], W the longest row (with ``last_only`` and equal lengths [B, 1, V]); entries of
+            Logits [B, W, V or A], W the longest row (with ``last_only`` and equal lengths [B, 1, ..]); entries of
             row b beyond ``len(ids[b])`` mean nothing.
         """
         width = max(len(row) for row in ids)
@@ -87,7 +96,8 @@ class ModelRunner:
         keep = 1 if last_only and all(len(row) == width for row in ids) else 0
         # Padding may run past the context; learned position tables end there.
         inside = positions.clamp(max=self.max_context - 1)
-        return self._run(first_row, padded, inside, positions, read_to, masks, keep)
+        logits = self._run(first_row, padded, inside, positions, read_to, masks, keep)
+        return logits if only is None else logits[..., only.to(self.device)]
 
     @torch.inference_mode()
     def forward_tree(

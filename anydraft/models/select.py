@@ -59,7 +59,13 @@ class Runner(Protocol):
     def prefill(self, row: int, ids: Sequence[int], start: int) -> None: ...
 
     def forward(
-        self, first_row: int, ids: Sequence[Sequence[int]], starts: Sequence[int], *, last_only: bool = False
+        self,
+        first_row: int,
+        ids: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        *,
+        last_only: bool = False,
+        only: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
     def forward_tree(

@@ -41,10 +41,10 @@ def decoder(llama: LlamaForCausalLM) -> Decoder:
     return made
 
 
-def run(made: Decoder, ids: torch.Tensor, start: int) -> torch.Tensor:
+def run(made: Decoder, ids: torch.Tensor, start: int, only: torch.Tensor | None = None) -> torch.Tensor:
     """Logits of every token of ``ids``, which stand from position ``start`` on."""
     at = torch.arange(start, start + len(ids))
-    return made.forward(ids, torch.zeros_like(at), at, at, at + 1, torch.arange(len(ids)))
+    return made.forward(ids, torch.zeros_like(at), at, at, at + 1, torch.arange(len(ids)), only=only)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(2, 2, 16), (6, 2, 32), (4, 1, 48), (3, 1, 64)])
@@ -67,3 +67,18 @@ def test_the_bits_of_a_token_do_not_depend_on_its_block(kernels, heads, kv_heads
     for width in (2, 3, 5, 8, 45):
         blocks = [run(made, ids[i : i + width], i) for i in range(0, 45, width)]
         assert torch.equal(torch.cat(blocks), single)
+
+
+@pytest.mark.parametrize("weight", ["bf16", "int8", "int4"])
+def test_a_pruned_head_gives_the_same_logits_for_its_ids(weight):
+    llama = model(2, 2, 16)
+    made = Decoder(llama, weight)
+    shape = (1, made.kv_heads, SLOTS, made.head_dim)
+    cache = [[torch.zeros(shape, dtype=torch.bfloat16) for _ in range(made.num_layers)] for _ in range(2)]
+    made.bind_cache(*cache)
+    ids = torch.randint(0, 61, (5,))
+    subsets = [torch.tensor([0, 7, 8, 33, 60]), torch.tensor([1, 2]), torch.tensor([5])]
+    whole = run(made, ids, 0)
+    for only in [*subsets, *subsets]:
+        assert torch.equal(run(made, ids, 0, only), whole[:, only])
+    assert torch.equal(run(made, ids, 0), whole), "the whole head is there again"

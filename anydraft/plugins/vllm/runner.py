@@ -52,12 +52,18 @@ class PagedRunner:
             self._run([(row, ids[at : at + PREFILL_CHUNK], start + at)])
 
     def forward(
-        self, first_row: int, ids: Sequence[Sequence[int]], starts: Sequence[int], *, last_only: bool = False
+        self,
+        first_row: int,
+        ids: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        *,
+        last_only: bool = False,
+        only: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Feed ``ids[b]`` to row ``first_row + b`` from position ``starts[b]`` on; an empty row is left alone.
 
         Returns:
-            Logits [B, 1, V] after each row's last token (entries of empty rows mean nothing).
+            Logits [B, 1, V or len(only)] after each row's last token (entries of empty rows mean nothing).
         """
         assert last_only, "drafting needs the logits after each row's last token only"
         batch = [
@@ -68,7 +74,7 @@ class PagedRunner:
         hidden = self._run(batch)
         last = torch.tensor([len(row) for _, row, _ in batch], device=self.device).cumsum(0) - 1
         logits: torch.Tensor = self.model.compute_logits(hidden[last])
-        return at_fed_rows(logits, ids)
+        return at_fed_rows(logits if only is None else logits[:, only.to(self.device)], ids)
 
     def forward_tree(
         self,
