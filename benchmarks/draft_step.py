@@ -53,7 +53,7 @@ def transformers_contender(name: str, loaded: LoadedModel, context: Sequence[int
     @torch.inference_mode()
     def step() -> int:
         output = model(torch.tensor([[7]]), past_key_values=cache, use_cache=True)
-        cache.crop(len(context))
+        cache.crop(-1)
         return int(output.logits[0, -1].argmax())
 
     @torch.inference_mode()

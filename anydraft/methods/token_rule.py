@@ -8,9 +8,9 @@ from functools import cached_property
 
 import torch
 
-from anydraft.methods.base import EMPTY, Drafted, DraftSettings, Prompt, Proposal, ProposalGenerator, Rollout
-from anydraft.methods.request import Context, draft_temperature
-from anydraft.rules.noise import CoupledNoise, Noise
+from anydraft.methods.base import EMPTY, DraftSettings, Prompt, Proposal, ProposalGenerator
+from anydraft.methods.request import Context
+from anydraft.methods.rollouts import Rollouts
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,43 +59,25 @@ class TokenProposer:
     """
 
     def __init__(self, prompt: Prompt, context: Context, tokens: TokenMap, settings: DraftSettings) -> None:
-        self._context = context
         self._tokens = tokens
-        self._settings = settings
-        self._temperature = draft_temperature(prompt, settings, default=prompt.temperature)
-        self._noise: Noise | None = prompt.noise
-        self._coupled = isinstance(prompt.noise, CoupledNoise)
-        if isinstance(prompt.noise, CoupledNoise) and self._temperature > 0.0:
-            self._noise = prompt.noise.for_draft(tokens.target_ids)
-        self._stable = 0
-        self._num_draws = 0  # names the draws: each is made once, also where it was drafted in vain before
-        self._num_outputs = 0
+        self._rollouts = Rollouts(
+            prompt,
+            context,
+            settings,
+            default_temperature=prompt.temperature,
+            race_ids=tokens.target_ids,
+            allowed=tokens.allowed,
+            stop_ids=tokens.stop_ids,
+        )
+        self._keep_rows = self._rollouts.sampled and not self._rollouts.coupled
 
     def propose(self, max_target_tokens: int, min_survival: float = 0.0) -> ProposalGenerator:
-        count = min(self._settings.num_speculative_tokens, max_target_tokens)
-        if count < 1 or not self._context.ids:
-            return EMPTY
-        sampled = self._temperature > 0.0
-        drafted = yield Rollout(
-            context=self._context.ids,
-            stable=self._stable,
-            max_tokens=count,
-            temperature=self._temperature,
-            allowed=self._tokens.allowed,
-            stop_ids=self._tokens.stop_ids,
-            min_confidence=self._settings.min_confidence,
-            min_survival=min_survival,
-            keep_rows=sampled and not self._coupled,
-            noise=self._noise if sampled else None,
-            position=self._num_outputs if self._coupled else self._num_draws,
-        )
-        assert isinstance(drafted, Drafted)
-        self._stable = len(self._context.ids)
-        self._num_draws += count
+        drafted = yield from self._rollouts.draft(max_target_tokens, min_survival, keep_rows=self._keep_rows)
         ids = drafted.token_ids
+        if not ids:
+            return EMPTY
         q = self._tokens.q(drafted.rows) if drafted.rows is not None else None
         return Proposal(self._tokens.to_target(ids), q, num_draft_tokens=len(ids))
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        self._stable = min(self._stable, self._context.append(token_ids))
-        self._num_outputs += len(token_ids)
+        self._rollouts.observe(token_ids)

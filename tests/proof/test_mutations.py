@@ -11,8 +11,9 @@ import torch
 from anydraft.methods import slem as slem_module
 from anydraft.methods.base import Drafted, Method, Prompt, Proposal, ProposalGenerator, Rollout
 from anydraft.methods.request import retokenized_context
+from anydraft.methods.rollouts import Rollouts
 from anydraft.methods.slrs import SLRSProposer
-from anydraft.methods.token_rule import TokenMap, TokenProposer
+from anydraft.methods.token_rule import TokenMap
 from anydraft.rules import sampling, verify
 from anydraft.rules.noise import KeyedNoise, Noise
 from anydraft.rules.verify import Verdict
@@ -298,13 +299,13 @@ def whole(make: Make, rule: str) -> None:
 
 
 def test_draws_made_twice(monkeypatch: Patch) -> None:
-    right = TokenProposer.observe
+    right = Rollouts.observe
 
-    def forget(self: TokenProposer, token_ids: Sequence[int]) -> None:
+    def forget(self: Rollouts, token_ids: Sequence[int]) -> None:
         right(self, token_ids)
         self._num_draws = 0
 
-    monkeypatch.setattr(TokenProposer, "observe", forget)
+    monkeypatch.setattr(Rollouts, "observe", forget)
     with pytest.raises(AssertionError, match="was made twice"):
         whole(tli, "block")
 
