@@ -1,5 +1,6 @@
 /* AVX-512 with bf16 products: bf16 weights times activations that are rounded to bf16, accumulated in float32,
- * with twice the products of a float32 step and no widening. The integer formats keep the AVX2 kernels. */
+ * with twice the products of a float32 step and no widening. The integer formats keep the AVX2 kernels, but for int8
+ * weights times many activation rows, which take the bf16 kernels on widened weights. */
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")))
 #define AVX512_INLINE static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")))
 enum { ROWS512_MAX = 8 };
@@ -41,15 +42,31 @@ AVX512_INLINE void avx512_finish(const int M, const int R, const linear_job *job
         }
         _mm_storeu_ps(value + i, avx2_sum4(folded[0], folded[1], folded[2], folded[3]));
     }
+    const float *scale = job->widened ? job->w->scale : 0;
     for (int r = 0; r < R; r++)
-        for (int m = 0; m < M; m++) store_output(job, m0 + m, n + r, value[r * M + m]);
+        for (int m = 0; m < M; m++)
+            store_output(job, m0 + m, n + r, scale ? value[r * M + m] * scale[n + r] : value[r * M + m]);
+}
+
+/* int8 weight rows n0 .. n1 as bf16, exactly (their scale comes last), with a pitch of k. */
+AVX512 static void avx512_widen(const linear_weight *w, int64_t n0, int64_t n1, uint16_t *wide) {
+    for (int64_t n = n0; n < n1; n++, wide += w->k) {
+        const int8_t *row = (const int8_t *)w->weight + n * w->k_padded;
+        for (int64_t i = 0; i < w->k; i += 32) {
+            const __mmask32 mask = w->k - i < 32 ? (__mmask32)((1u << (w->k - i)) - 1) : ~(__mmask32)0;
+            const __m256i codes = _mm256_maskz_loadu_epi8(mask, row + i);
+            const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes)));
+            const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1)));
+            _mm512_mask_storeu_epi16(wide + i, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        }
+    }
 }
 
 /* Lane i of an accumulator takes columns 2 i and 2 i + 1 of every 32. */
 AVX512_INLINE void avx512_bf16(const int M, const int R, const linear_job *job, int64_t n, int64_t m0,
                                const char *ahead, int interval) {
     const int64_t k = job->w->k, steps = k / 32, tail = k % 32;
-    const uint16_t *w = (const uint16_t *)job->w->weight + n * k;
+    const uint16_t *w = job->widened ? job->widened + (n - job->first) * k : (const uint16_t *)job->w->weight + n * k;
     const uint16_t *x = (const uint16_t *)job->x + m0 * job->stride;
     __m512 sum[ROWS512_MAX][TILE_MAX];
     for (int r = 0; r < R; r++)

@@ -130,7 +130,7 @@ class Decoder:
     """One model's weights and keys and values, ready for forward passes in C.
 
     Weights in bf16 are the model's own storage; "int8" and "int4" make a quantized copy of the matrices
-    (the embedding stays as it is). Values of a token never depend on the other tokens of a pass.
+    (the embedding stays as it is). In bf16 values of a token never depend on the other tokens of a pass.
 
     Raises:
         ValueError: :func:`unsupported` has the reason.

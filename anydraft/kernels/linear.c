@@ -25,14 +25,14 @@ static int64_t row_bytes(const linear_weight *w) {
 
 static void pack(void *argument) {
     linear_job *job = argument;
-    const pack_fn pack_tile = kernels[job->w->format].pack;
+    const pack_fn pack_tile = job->kernel->pack;
     for (int64_t t; (t = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->tiles;)
         pack_tile(job, tile_start(job, t), tile_start(job, t + 1) - tile_start(job, t));
 }
 
 /* Weight rows n0 .. n1 for all activation rows; `after` is the row that this thread takes next. */
 static void multiply_chunk(const linear_job *job, int64_t n0, int64_t n1, int64_t after) {
-    const kernel *kernel = &kernels[job->w->format];
+    const kernel *kernel = job->kernel;
     const char *weight = job->w->weight;
     const int64_t bytes = row_bytes(job->w), largest = tile_start(job, 1);
     const int64_t tile_bytes = largest * job->stride * kernel->bytes;
@@ -70,6 +70,26 @@ static void multiply(void *argument) {
     }
 }
 
+#ifdef HAVE_AVX512
+static void multiply_widened(void *argument) {
+    linear_job *shared = argument, job;
+    memcpy(&job, shared, offsetof(linear_job, next)); /* what follows changes while the threads run */
+    const int64_t n = job.w->n;
+    uint16_t *wide = malloc((size_t)(job.chunk * job.w->k * 2));
+    if (!wide) {
+        atomic_store(&shared->failed, 1);
+        return;
+    }
+    job.widened = wide;
+    while ((job.first = claim(shared)) < n) {
+        const int64_t end = job.first + job.chunk < n ? job.first + job.chunk : n;
+        avx512_widen(job.w, job.first, end, wide);
+        multiply_chunk(&job, job.first, end, job.first);
+    }
+    free(wide);
+}
+#endif
+
 EXPORT void anydraft_parallel(void (*body)(void *), void *argument, int threads) {
     pool_run(body, argument, threads);
 }
@@ -101,9 +121,17 @@ EXPORT int anydraft_simd(void) { return kernels != PORTABLE; }
 
 EXPORT int anydraft_linear(const linear_weight *w, const void *x, void *y, int64_t m, int is_bf16, int threads) {
     if (m <= 0) return 0;
-    const int integers = w->format != FORMAT_BF16;
-    const kernel *kernel = &kernels[w->format];
-    linear_job job = {.w = w, .source = x, .y = y, .is_bf16 = is_bf16, .m = m};
+    void (*body)(void *) = multiply;
+    int format = (int)w->format;
+#ifdef HAVE_AVX512
+    if (kernels == AVX512_KERNELS && w->format == FORMAT_INT8 && m >= WIDE_ROWS) {
+        body = multiply_widened;
+        format = FORMAT_BF16;
+    }
+#endif
+    const int integers = format != FORMAT_BF16;
+    const kernel *kernel = &kernels[format];
+    linear_job job = {.w = w, .source = x, .y = y, .is_bf16 = is_bf16, .m = m, .kernel = kernel};
     job.tiles = m <= kernel->single ? 1 : (m + kernel->most - 1) / kernel->most;
     job.stride = (w->k_padded + kernel->step - 1) / kernel->step * kernel->step;
     job.groups = (w->k_padded / 32 + 7) / 8 * 8;
@@ -119,11 +147,11 @@ EXPORT int anydraft_linear(const linear_weight *w, const void *x, void *y, int64
     anydraft_parallel(pack, &job, m * w->k >= PARALLEL_PACK ? threads : 1);
 
     const int64_t share = (w->n / (4 * (threads > 0 ? threads : 1)) + MIN_CHUNK - 1) / MIN_CHUNK * MIN_CHUNK;
-    job.chunk = CHUNK_BYTES / row_bytes(w) / MIN_CHUNK * MIN_CHUNK;
+    job.chunk = CHUNK_BYTES / (body == multiply ? row_bytes(w) : 2 * w->k) / MIN_CHUNK * MIN_CHUNK;
     if (job.chunk > share) job.chunk = share;
     if (job.chunk < MIN_CHUNK) job.chunk = MIN_CHUNK;
     atomic_store(&job.next, 0);
-    anydraft_parallel(multiply, &job, w->n > job.chunk ? threads : 1);
+    anydraft_parallel(body, &job, w->n > job.chunk ? threads : 1);
     free(buffer);
-    return 0;
+    return job.failed;
 }

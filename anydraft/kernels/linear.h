@@ -2,12 +2,15 @@
  *
  * The kernels are bound by the reading of weights from memory, so each weight is read once a call and
  * widened once for as many activation rows as registers hold. The value of an output depends only on its own
- * activation row and weight row: not on the other rows, the tile, the thread or the number of threads. */
+ * activation row and weight row: not on the other rows, the tile, the thread or the number of threads. One
+ * exception: with AVX-512, int8 weights times WIDE_ROWS activation rows or more (a draft that reads a prompt)
+ * round activations to bf16 instead of 16-bit integers. */
 #ifndef ANYDRAFT_LINEAR_H
 #define ANYDRAFT_LINEAR_H
 
 #include <math.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +54,12 @@ typedef struct {
     int64_t m, tiles, stride, groups;
     void *x;
     float *x_scale, *x_sum;
+    const struct kernel *kernel;
+    const uint16_t *widened;  /* weight rows from `first` on as bf16, a thread's own; null: as they are stored */
+    int64_t first;
     int64_t chunk;            /* weight rows that a thread claims at once */
     atomic_int_fast64_t next; /* the first unclaimed row */
+    atomic_int failed;        /* a thread had no memory */
 } linear_job;
 
 /* First row of a tile; that of tile + 1 is its end. */
@@ -69,8 +76,8 @@ typedef void (*tile_fn)(const linear_job *job, int64_t n, int64_t m, const char 
 /* Packs `rows` activation rows from row m on, one tile. */
 typedef void (*pack_fn)(const linear_job *job, int64_t m, int64_t rows);
 
-enum { TILE_MAX = 8 };
-typedef struct {
+enum { TILE_MAX = 8, WIDE_ROWS = 32 };
+typedef struct kernel {
     pack_fn pack;
     int step;   /* columns are padded to a multiple of it */
     int bytes;  /* of a packed activation */

@@ -25,7 +25,8 @@ class PackedLinear(nn.Module):
 
     With "bf16" the parameter ``weight`` is the original one (same storage; a tied embedding stays tied).
     With "int8" and "int4" activations are rounded to 16 bits with one scale for every 64, and a row with
-    a value that is not finite gives NaN.
+    a value that is not finite gives NaN. (With "int8" 32 rows or more, as of a prompt that a draft reads, may be
+    rounded to bfloat16 instead: their values depend on their own row as well, but are not those of few rows.)
     """
 
     codes: torch.Tensor

@@ -23,6 +23,9 @@ _PROBE_LENGTH = 3
 _SHARED_MEMORY = 0.995
 _KNOWN = 8.0
 """Trials of any requests (five are assumed) after which a new one among others need not probe at once."""
+_PLAIN_FIRST = 3
+"""So many steps of several rows propose nothing before any does: a wrong yes holds up all rows, and all is judged by
+what those took."""
 _PLAIN_EVERY = 128
 """One step in so many proposes nothing, so that the cost of the target alone stays known."""
 
@@ -115,7 +118,9 @@ class AutoProposer:
         self._last = EMPTY
         self._steps += 1
         method = self._method
-        plain = method.costs.num_rows not in method.costs.target or self._steps % _PLAIN_EVERY == 0
+        costs = method.costs
+        known = costs.target.count(costs.num_rows) >= (1 if costs.num_rows == 1 else _PLAIN_FIRST)
+        plain = not known or self._steps % _PLAIN_EVERY == 0
         if max_target_tokens > 0 and not plain:
             copy = self._copy(max_target_tokens)
             self._last = copy if copy.token_ids else (yield from self._draft(max_target_tokens))

@@ -48,6 +48,10 @@ class StepTimes(Mapping[int, float]):
             self._times[size] *= surprise ** max((1.0 - _SPEED_MEMORY) / count, _LEAST_MEMORY)
         self._curve = []
 
+    def count(self, size: int) -> int:
+        """How often this size was measured."""
+        return self._counts.get(size, 0)
+
     def __getitem__(self, size: int) -> float:
         return self._times[size] * self._speed
 

@@ -13,8 +13,9 @@ from anydraft.methods.lookup import Lookup
 
 
 def costs(target: dict[int, float], draft: dict[int, float]) -> CostModel:
+    """Each measured often enough to be trusted."""
     model = CostModel()
-    for n, seconds in target.items():
+    for n, seconds in [*target.items()] * 3:
         model.observe_target(n, seconds)
     for n, seconds in draft.items():
         model.observe_draft(n, seconds)
@@ -239,3 +240,16 @@ def test_sampled_drafts_do_not_lower_what_greedy_requests_expect() -> None:
         sampled.observe([1000 + i])
     assert auto.drafted["nines", True].rate < 0.2
     assert auto.drafted["nines", False].rate == before
+
+
+def test_several_rows_measure_the_target_alone_more_than_once() -> None:
+    auto = Auto(Lookup(), _Drafting())
+    auto.costs.num_rows = 4
+    auto.costs.observe_draft(4, 0.001)
+    proposer = auto.start(Prompt((1, 2, 3)))
+    for _ in range(3):
+        assert not step(proposer).token_ids
+        proposer.observe([7])
+        auto.costs.observe_target(4, 0.1)
+    auto.costs.observe_target(8, 0.1)
+    assert step(proposer).token_ids
