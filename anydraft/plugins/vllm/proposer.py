@@ -19,11 +19,12 @@ from anydraft.models import load
 from anydraft.models.describe import ModelInfo, describe_model
 from anydraft.plugins.capacity import BoundedDraft
 from anydraft.plugins.drafter import Drafter, Row
+from anydraft.plugins.hooks import HostError
+from anydraft.plugins.options import Options, read_options
 from anydraft.plugins.report import StepRecord
 from anydraft.plugins.requests import RequestTracker
-from anydraft.plugins.vllm.draft import DraftPlan, draft_model_config, load_own, load_paged
-from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, SUPPORTED, HostError, check_hooks
-from anydraft.plugins.vllm.options import Options, read_options
+from anydraft.plugins.vllm.draft import DraftPlan, draft_model_config, load_on_cpu, load_paged
+from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, SUPPORTED, check_hooks
 from anydraft.plugins.vllm.sampling import repair_sampling
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
@@ -93,7 +94,7 @@ class AnyDraftProposer:
         if self._plan is None:
             return
         if self._options.own_runtime:
-            self._draft = load_own(self._options, self._plan, self._host)
+            self._draft = load_on_cpu(self._options, self._plan, self._host)
         else:
             self._draft = load_paged(self._options, self._plan, self._host, self._draft_config)
         self._drafter = self._new_drafter()
