@@ -40,7 +40,8 @@ class Algorithm(CustomSpecAlgo):
         complete(server_args, self.name)
         if server_args.device in ("cpu", "xpu"):
             logger.warning(
-                "SGLang verifies drafts greedily on %s: sampled requests are not sampled there", server_args.device
+                "SGLang verifies drafts greedily on %s: sampled requests are not sampled there",
+                server_args.device,
             )
 
 
@@ -70,7 +71,11 @@ class TLIAlgorithm(Algorithm):
             100 * pair.bridge.target_overlap,
         )
         context = server_args.context_length or pair.target_context
-        if context and context > pair.info.max_context and not envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN.get():
+        if (
+            context
+            and context > pair.info.max_context
+            and not envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN.get()
+        ):
             raise UsageError(
                 f"the draft {pair.info.name} was made for {pair.info.max_context} tokens of context and would run at "
                 f"the target's positions, up to {context}; give --context-length {pair.info.max_context} or less, set "

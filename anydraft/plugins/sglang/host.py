@@ -21,7 +21,11 @@ HOOKS = (
     Hook(f"{_SPEC}.spec_registry", "CustomSpecAlgo.__init__", ("name", "factory", "supports_overlap")),
     Hook(f"{_SPEC}.spec_registry", "CustomSpecAlgo.handle_server_args", ("server_args",)),
     Hook(f"{_SPEC}.spec_info", "SpeculativeAlgorithm.create_future_map", ("device", "req_to_token_pool")),
-    Hook("sglang.srt.managers.overlap_utils", "FutureMap.__init__", ("device", "spec_algo", "req_to_token_pool")),
+    Hook(
+        "sglang.srt.managers.overlap_utils",
+        "FutureMap.__init__",
+        ("device", "spec_algo", "req_to_token_pool"),
+    ),
     # TLI: a draft that runs at the target's positions.
     Hook(f"{_SPEC}.standalone_worker_v2", "StandaloneWorkerV2.__init__", ("server_args", "target_worker")),
     Hook(f"{_SPEC}.standalone_worker_v2", "StandaloneWorkerV2._validate_vocab_compatibility"),

@@ -27,7 +27,9 @@ class TLIWorker(StandaloneWorkerV2):
         super().alloc_memory_pool(**kwargs)
         target_rows = int(self._target_worker.model_runner.model_config.vocab_size)
         draft = self._draft_worker
-        draft.hot_token_id = speak_target_ids(draft.draft_runner.model, read_pair(self.server_args), target_rows)
+        draft.hot_token_id = speak_target_ids(
+            draft.draft_runner.model, read_pair(self.server_args), target_rows
+        )
 
 
 def speak_target_ids(model: Any, pair: Pair, target_rows: int) -> torch.Tensor:
