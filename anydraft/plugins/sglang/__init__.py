@@ -3,6 +3,6 @@
 SGLang loads :func:`register` in each of its processes by the entry point group ``sglang.srt.plugins``.
 """
 
-from anydraft.plugins.sglang.register import register
+from anydraft.plugins.sglang.registration import register
 
 __all__ = ["register"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 from sglang.srt.environ import envs
@@ -11,6 +12,7 @@ from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from anydraft.errors import UsageError
 from anydraft.plugins.sglang.arguments import complete
 from anydraft.plugins.sglang.context import common_tokens
+from anydraft.plugins.sglang.options import read_context, read_draft_options
 from anydraft.plugins.sglang.pair import read_pair
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class TLIAlgorithm(Algorithm):
     def handle_server_args(self, server_args: Any) -> None:
         """Refuse in the first process, before any weights are loaded, what would fail later."""
         self._complete(server_args)
+        read_context(os.environ)
         if server_args.device == "cpu":
             server_args.disable_overlap_schedule = True
         pair = read_pair(server_args)
@@ -98,4 +101,5 @@ class SLEMAlgorithm(Algorithm):
     def handle_server_args(self, server_args: Any) -> None:
         self._complete(server_args)
         server_args.disable_overlap_schedule = True  # a draft starts from the tokens of the step before
+        read_draft_options(server_args, os.environ)
         read_pair(server_args)

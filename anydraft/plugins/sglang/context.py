@@ -6,6 +6,8 @@ become one token of the draft's. Pure functions of the two vocabularies.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,6 +20,7 @@ from anydraft.vocab.tokenizer import Tokenizer
 from anydraft.vocab.vocabulary import Role, Vocabulary
 
 Ids = npt.NDArray[np.int64]
+Context = Literal["last", "eos"]
 
 
 def common_tokens(bridge: Bridge, target_rows: int, draft_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,9 +76,22 @@ def filler(draft: Vocabulary) -> int:
     return draft.eos_id if draft.eos_id is not None else min(draft.stop_ids, default=0)
 
 
-def last_of(subs: list[list[int]]) -> Ids:
-    """The last draft id for each target id, int64 [rows]: what comes next depends on it most."""
-    return np.array([ids[-1] for ids in subs], dtype=np.int64)
+def draft_ids(subs: list[list[int]], bridge: Bridge, context: Context) -> Ids:
+    """The one draft id for each target id, int64 [rows].
+
+    Args:
+        subs: see :func:`sub_tokens`.
+        context: "last": the last of them, on which what comes next depends most. "eos": the draft's end token for
+            what is outside the intersection, as others do; for comparison.
+    """
+    ids = np.array([ids[-1] for ids in subs], dtype=np.int64)
+    if context == "eos":
+        end = bridge.draft.eos_id
+        mapped = np.full(len(ids), -1, dtype=np.int64)
+        known = bridge.target_to_draft[: len(ids)]
+        mapped[: len(known)] = known
+        ids[mapped < 0] = filler(bridge.draft) if end is None else end
+    return ids
 
 
 def _text(target: Vocabulary, i: int) -> bytes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from anydraft.errors import UsageError
 from anydraft.plugins.options import OWN_QUANTIZATIONS, Options, read_options
+from anydraft.plugins.sglang.context import Context
 
 
 def read_draft_options(args: Any, environment: Mapping[str, str]) -> Options:
@@ -22,3 +23,18 @@ def read_draft_options(args: Any, environment: Mapping[str, str]) -> Options:
             f"ANYDRAFT_QUANTIZATION={options.quantization!r} is unknown; choose one of {', '.join(OWN_QUANTIZATIONS)}"
         )
     return options
+
+
+def read_context(environment: Mapping[str, str]) -> Context:
+    """What TLI's draft reads for a target token that it lacks: ``ANYDRAFT_TLI_CONTEXT``, "last" by default.
+
+    Raises:
+        UsageError: it is none of :data:`~anydraft.plugins.sglang.context.Context`.
+    """
+    given = environment.get("ANYDRAFT_TLI_CONTEXT") or "last"
+    for context in get_args(Context):
+        if context == given:
+            return context
+    raise UsageError(
+        f"ANYDRAFT_TLI_CONTEXT={given!r} is unknown; choose one of {', '.join(get_args(Context))}"
+    )

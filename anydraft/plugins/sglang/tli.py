@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from anydraft.errors import ModelError
-from anydraft.plugins.sglang.context import common_tokens, last_of, sub_tokens
+from anydraft.plugins.sglang.context import Context, common_tokens, draft_ids, sub_tokens
 from anydraft.plugins.sglang.modules import PrunedHead, TargetEmbedding
 from anydraft.plugins.sglang.pair import Pair, read_pair
-
-logger = logging.getLogger(__name__)
 
 
 class TLIWorker(StandaloneWorkerV2):
@@ -32,8 +29,12 @@ class TLIWorker(StandaloneWorkerV2):
         )
 
 
-def speak_target_ids(model: Any, pair: Pair, target_rows: int) -> torch.Tensor:
+def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: Context = "last") -> torch.Tensor:
     """Have ``model``, the draft, read target ids and write only tokens that the target has.
+
+    Args:
+        target_rows: of the target's LM head.
+        context: see :func:`~anydraft.plugins.sglang.context.draft_ids`.
 
     Returns:
         int64 [A], the target id of each of its remaining logits.
@@ -44,9 +45,10 @@ def speak_target_ids(model: Any, pair: Pair, target_rows: int) -> torch.Tensor:
     embedding, weight = _ends(model, pair.info.name)
     device = weight.device
     common, target_ids = common_tokens(pair.bridge, target_rows, len(weight))
-    draft_ids = torch.from_numpy(last_of(sub_tokens(pair.bridge, pair.draft, target_rows, len(weight))))
+    subs = sub_tokens(pair.bridge, pair.draft, target_rows, len(weight))
+    reads = torch.from_numpy(draft_ids(subs, pair.bridge, context))
     model.lm_head = PrunedHead(weight, common)
-    model.model.embed_tokens = TargetEmbedding(embedding, draft_ids.to(device))
+    model.model.embed_tokens = TargetEmbedding(embedding, reads.to(device))
     return target_ids.to(device)
 
 
