@@ -127,7 +127,7 @@ def report(results: dict[str, Any]) -> str:
         same = sum(a["ids"] == b["ids"] for a, b in zip(found, results.get("AR", ()), strict=False))
         code, prose = tokens_a_step(found[: len(CODE)]), tokens_a_step(found[len(CODE) :])
         rows.append([name, f"{code:.2f}", f"{prose:.2f}", f"{same} of {len(found)}"])
-    return table(["configuration", "tokens a step, code", "prose", "same as AR"], rows)
+    return table(["configuration", "tokens a step, code", "prose", "same as AR"], rows, "lrrr")
 
 
 def tokens_a_step(found: list[dict[str, Any]]) -> float:

@@ -85,7 +85,7 @@ def _source(module: str) -> ast.Module | None:
     """The syntax tree of a module that is not imported (its parent packages are)."""
     try:
         spec = importlib.util.find_spec(module)
-    except ImportError:
+    except (ImportError, ValueError):  # no such package, or one without a spec
         return None
     if spec is None or spec.origin is None:
         return None
