@@ -96,7 +96,7 @@ def measure(configuration: dict[str, Any], options: argparse.Namespace) -> Any:
         "dtype": "float32",
         "context_length": 2048,
         "max_total_tokens": 8192,
-        "mem_fraction_static": 0.3,
+        "mem_fraction_static": 0.9,
         "max_running_requests": len(CODE + PROSE),
         "log_level": "error",
     }

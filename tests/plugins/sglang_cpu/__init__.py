@@ -11,7 +11,7 @@ ENGINE = {
     "device": "cpu",
     "attention_backend": "intel_amx",
     "dtype": "float32",
-    "mem_fraction_static": 0.3,
+    "mem_fraction_static": 0.9,
     "max_total_tokens": 8192,
     "max_running_requests": 8,
     "context_length": 512,
