@@ -96,21 +96,24 @@ def test_a_foreign_draft_leaves_the_text_as_it_is(
     assert all(0 < steps < MAX_TOKENS for steps in result["steps"])
 
 
-def test_a_model_that_drafts_for_itself_is_mostly_right(
+def test_with_one_vocabulary_tli_is_sglangs_own_drafting(
     folders: dict[str, str], own: list[list[int]]
 ) -> None:
-    """So embedding, head, positions and slots are right; the first token, which SGLang hides from a draft, is what
-    it may differ by."""
+    """So embedding, head and ids are right. (A model that drafts for itself is not always right in SGLang, which hides
+    the first token of a prompt from a draft; and TLI never drafts padding.)"""
     path = folders["target"]
-    result = run(
-        {
-            "model_path": path,
-            "speculative_algorithm": "ANYDRAFT_TLI",
-            "speculative_draft_model_path": path,
-        }
-    )
-    assert result["outputs"] == own
-    assert sum(map(len, own)) > 2.5 * sum(result["steps"])
+    given = {
+        "model_path": path,
+        "speculative_draft_model_path": path,
+        "speculative_num_steps": 4,
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": 5,
+    }
+    result = run(given | {"speculative_algorithm": "ANYDRAFT_TLI"})
+    theirs = run(given | {"speculative_algorithm": "STANDALONE"})
+    assert result["outputs"] == theirs["outputs"] == own
+    assert sum(result["steps"]) <= 1.05 * sum(theirs["steps"])
+    assert sum(result["steps"]) < 0.8 * sum(map(len, own))
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,6 @@ class Algorithm(CustomSpecAlgo):
     def carries_draft_hidden_states(self) -> bool:
         return False
 
-    def get_platform_worker_cls(self) -> type | None:
-        return None
-
     def create_future_map(
         self,
         device: Any,

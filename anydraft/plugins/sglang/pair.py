@@ -10,7 +10,7 @@ from typing import Any
 from anydraft.errors import ModelError
 from anydraft.models import load
 from anydraft.models.describe import ModelInfo, describe_model
-from anydraft.models.locate import locate
+from anydraft.models.locate import check_folder, locate
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
 from anydraft.vocab.tokenizer import Tokenizer
@@ -38,18 +38,22 @@ def read_pair(args: Any) -> Pair:
     """Read the pair that SGLang's arguments name.
 
     Raises:
-        ModelError: the draft is missing, multimodal or cannot be rolled back, or a tokenizer cannot be read.
+        ModelError: the draft is missing, without weights, multimodal or cannot be rolled back, or a tokenizer cannot be
+            read.
     """
     draft = str(args.speculative_draft_model_path)
     info = describe_model(draft)
-    _refuse_multimodal(draft)
+    _refuse_unloadable(draft)
     drafts = read_tokenizer(info.hf_tokenizer, stop_ids=info.stop_ids)
     target, context = _read_target(str(args.model_path), str(args.tokenizer_path or args.model_path))
     return Pair(target, drafts, info, Bridge(target.vocabulary, drafts.vocabulary), context)
 
 
-def _refuse_multimodal(draft: str) -> None:
+def _refuse_unloadable(draft: str) -> None:
+    """What would fail only once the target is loaded: no weights, or a model of more than text."""
     folder = locate(draft)
+    if isinstance(folder, Path):
+        check_folder(folder, draft)
     config = load.load_config(str(folder), draft, local=isinstance(folder, Path))
     if config.get_text_config() is not config:
         raise ModelError(f"the draft {draft} is multimodal; give a text-only model")

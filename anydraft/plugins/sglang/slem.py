@@ -17,6 +17,7 @@ from anydraft.methods.select import make_method
 from anydraft.plugins.drafter import Drafter, Row
 from anydraft.plugins.own import load_own
 from anydraft.plugins.report import IntervalLog, StepRecord
+from anydraft.plugins.requests import RequestTracker
 from anydraft.plugins.sglang.chains import chains
 from anydraft.plugins.sglang.options import read_draft_options
 from anydraft.plugins.sglang.pair import read_pair
@@ -75,7 +76,8 @@ class SLEMWorker(NGRAMWorker):
             max_context=min(pair.info.max_context, options.window or pair.info.max_context),
             kv_cache_gib=options.kv_cache_gib,
         )
-        self._drafter = Drafter(method, draft)
+        tracker = RequestTracker(max_idle=int(get_schedule().max_running_requests))
+        self._drafter = Drafter(method, draft, tracker=tracker)
         self._log = IntervalLog(options.log_interval)
         logger.info("AnyDraft: method slem, draft %s", pair.info.name)
 
