@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 VLLM_BIN := .venv-vllm/bin
+SGLANG_BIN := .venv-sglang/bin
 
-.PHONY: demo test lint types unit test-vllm clean
+.PHONY: demo test lint types unit test-vllm test-sglang clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -38,6 +39,20 @@ test-vllm: .venv-vllm/installed
 	$(VLLM_BIN)/python -m pip install -q --disable-pip-version-check -e . pytest==9.2.0
 	touch $@
 
+# SGLang on CPUs: its wheel asks for CUDA builds of everything, so what it imports is listed here; its CPU kernels, of
+# which no wheel exists, are tests/plugins/sglang_cpu.
+test-sglang: .venv-sglang/installed
+	$(SGLANG_BIN)/python -m pytest -q tests/plugins
+
+.venv-sglang/installed: pyproject.toml setup.py scripts/install_torch.sh requirements/sglang-cpu.txt
+	rm -rf .venv-sglang
+	$(PYTHON) -m venv .venv-sglang
+	scripts/install_torch.sh $(SGLANG_BIN)/python
+	$(SGLANG_BIN)/python -m pip install -q --disable-pip-version-check --no-deps sglang==0.5.23
+	$(SGLANG_BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0 -r requirements/sglang-cpu.txt
+	$(SGLANG_BIN)/python -m pip install -q --disable-pip-version-check -e . pytest==9.2.0
+	touch $@
+
 # A changed pyproject makes the venv anew, so that a dependency that went away cannot linger.
 $(VENV)/installed: pyproject.toml setup.py scripts/install_torch.sh
 	rm -rf $(VENV)
@@ -51,4 +66,4 @@ $(VENV)/dev: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-vllm build dist *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-sglang build dist *.egg-info

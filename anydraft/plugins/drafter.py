@@ -97,6 +97,15 @@ class Drafter:
         """Requests remembered now."""
         return len(self._drafting)
 
+    def forget(self) -> None:
+        """Forget all requests, as if none had been seen."""
+        self._tracker.clear()
+        for key in self._drafting:
+            if self._draft is not None:
+                self._draft.release(key)
+        self._drafting.clear()
+        self._running = {}
+
     def step(self, rows: Sequence[Row]) -> list[list[int]]:
         """What to propose for each row, at most its ``room`` target ids; nothing for rows that do not emit."""
         now = self._clock()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anydraft.methods.base import Proposal
@@ -75,3 +76,25 @@ class StepRecord:
 
 def _shorter(proposal: Proposal, emitted: Sequence[int]) -> int:
     return min(len(proposal.token_ids), len(emitted))
+
+
+class IntervalLog:
+    """Says when the next line of a log is due.
+
+    Args:
+        interval: seconds between two lines; 0: never.
+        clock: seconds.
+    """
+
+    def __init__(self, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = interval
+        self._clock = clock
+        self._next = clock() + interval
+
+    def due(self) -> bool:
+        """Whether a line is due; then the next one is due an interval later."""
+        now = self._clock()
+        if not self._interval or now < self._next:
+            return False
+        self._next = now + self._interval
+        return True

@@ -82,6 +82,10 @@ class RequestTracker:
     def __len__(self) -> int:
         return len(self._requests)
 
+    def clear(self) -> None:
+        """Forget all requests; their keys stay used."""
+        self._requests.clear()
+
     def match(self, rows: Sequence[TokenArray]) -> list[TrackedRequest | None]:
         """The request of each row, None for one that was never seen.
 

@@ -9,8 +9,8 @@ import pytest
 
 from anydraft.methods.base import Answer, Ask, Drafted, Rollout
 from anydraft.plugins.capacity import BoundedDraft
+from anydraft.plugins.own import RectangularCapacity
 from anydraft.plugins.vllm.blocks import BlockTables
-from anydraft.plugins.vllm.draft import RectangularCapacity
 
 
 class Inner:

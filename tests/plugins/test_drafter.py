@@ -13,6 +13,7 @@ from anydraft.methods.base import Answer, Ask, Rollout
 from anydraft.methods.costs import CostModel
 from anydraft.methods.select import make_method
 from anydraft.plugins.drafter import Drafter, Row
+from anydraft.plugins.report import IntervalLog
 from anydraft.plugins.requests import RequestTracker
 from tests.plugins.hosts import HostRequest, TableHost, alone
 from tests.proof.worlds import Table, TableDraft, ToyTokenizer, World
@@ -159,6 +160,19 @@ def test_finished_requests_leave_nothing() -> None:
     assert draft.keys == set()
 
 
+def test_forgetting_is_starting_anew() -> None:
+    """As after a flush of the host's cache: the same rows are new requests, and no keys and values are kept."""
+    draft = CountingDraft()
+    made = drafter("slem", draft)
+    rows = [Row(np.array([1, 2, 3]), True, K), Row(np.array([2, 2]), True, K)]
+    before = made.step(rows)
+    assert (made.num_requests, len(draft.keys)) == (2, 2)
+    made.forget()
+    assert (made.num_requests, draft.keys) == (0, set())
+    assert made.step(rows) == before
+    assert made.record.num_emitted_tokens == 0
+
+
 def test_lookup_needs_no_draft() -> None:
     made = drafter("lookup")
     assert made.step([Row(np.array([1, 2, 3, 1, 2]), True, K)]) == [[3, 1, 2]]
@@ -260,6 +274,16 @@ def test_the_record_counts_as_vllm_does() -> None:
         "Mean acceptance length: 2.00, Accepted: 2 tokens, Drafted: 3 tokens, "
         "Avg Draft acceptance rate: 66.7%, Steps with drafts: 1 of 2 (1 copied)"
     )
+
+
+def test_a_line_is_due_once_an_interval() -> None:
+    clock = Clock()
+    log = IntervalLog(10.0, clock)
+    due = []
+    for clock.now in (3.0, 10.0, 12.0, 25.0, 26.0):
+        due.append(log.due())
+    assert due == [False, True, False, True, False]
+    assert not IntervalLog(0.0, clock).due()
 
 
 def test_ranks_with_clocks_of_their_own_decide_alike() -> None:

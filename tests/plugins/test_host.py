@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, Hook, HostError, check_hooks
+from anydraft.plugins.hooks import Hook, HostError
+from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, check_hooks
 from anydraft.plugins.vllm.sampling import expand_batch_to_tokens, repair_sampling
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anydraft.errors import UsageError
-from anydraft.plugins.vllm.options import Options, read_options
+from anydraft.plugins.options import Options, read_options
 
 
 def test_nothing_given_is_lookup_under_auto() -> None:

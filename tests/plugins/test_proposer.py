@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from anydraft.errors import AnyDraftError, ModelError, PairError, UsageError
+from anydraft.plugins.hooks import HostError
 from anydraft.plugins.vllm import AnyDraftProposer
-from anydraft.plugins.vllm.host import HostError
 from tests import tiny
 from tests.plugins import fake_vllm
 from tests.plugins.hosts import HostRequest, TableHost, alone

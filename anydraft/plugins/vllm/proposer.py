@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +18,12 @@ from anydraft.models import load
 from anydraft.models.describe import ModelInfo, describe_model
 from anydraft.plugins.capacity import BoundedDraft
 from anydraft.plugins.drafter import Drafter, Row
-from anydraft.plugins.report import StepRecord
+from anydraft.plugins.hooks import HostError
+from anydraft.plugins.options import Options, read_options
+from anydraft.plugins.report import IntervalLog, StepRecord
 from anydraft.plugins.requests import RequestTracker
-from anydraft.plugins.vllm.draft import DraftPlan, draft_model_config, load_own, load_paged
-from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, SUPPORTED, HostError, check_hooks
-from anydraft.plugins.vllm.options import Options, read_options
+from anydraft.plugins.vllm.draft import DraftPlan, draft_model_config, load_on_cpu, load_paged
+from anydraft.plugins.vllm.host import DRAFT_HOOKS, PROPOSER_HOOKS, SUPPORTED, check_hooks
 from anydraft.plugins.vllm.sampling import repair_sampling
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
@@ -84,7 +84,7 @@ class AnyDraftProposer:
         self._method = method
         self._draft: BoundedDraft | None = None
         self._drafter = self._new_drafter()
-        self._next_log = time.monotonic() + self._options.log_interval
+        self._log_lines = IntervalLog(self._options.log_interval)
         logger.info("AnyDraft: method %s, draft %s", method.name, self._options.draft or "none")
 
     def load_model(self, target_model: Any) -> None:
@@ -93,7 +93,7 @@ class AnyDraftProposer:
         if self._plan is None:
             return
         if self._options.own_runtime:
-            self._draft = load_own(self._options, self._plan, self._host)
+            self._draft = load_on_cpu(self._options, self._plan, self._host)
         else:
             self._draft = load_paged(self._options, self._plan, self._host, self._draft_config)
         self._drafter = self._new_drafter()
@@ -137,10 +137,8 @@ class AnyDraftProposer:
         return Drafter(self._method, self._draft, self._costs, tracker, agree=agree)
 
     def _log(self) -> None:
-        now = time.monotonic()
-        if not self._options.log_interval or now < self._next_log:
+        if not self._log_lines.due():
             return
-        self._next_log = now + self._options.log_interval
         if line := self._drafter.record.line():
             logger.info("AnyDraft metrics: %s, Requests: %d", line, self._drafter.num_requests)
         logger.debug(

@@ -1,0 +1,88 @@
+"""Checks and completes SGLang's arguments for our algorithms; knows nothing of SGLang but their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anydraft.errors import UsageError
+from anydraft.plugins.hooks import HostError
+
+NUM_STEPS = 4
+"""Draft tokens a step where none are asked for."""
+MAX_RUNNING_REQUESTS = 48
+"""SGLang's own default with drafts."""
+
+
+def complete(args: Any, algorithm: str) -> None:
+    """Check the arguments of ``algorithm`` and fill in those that were not given.
+
+    Args:
+        args: SGLang's server arguments, or anything that has them as attributes; written to.
+
+    Raises:
+        UsageError: one of them makes no sense; the message names it and what to give.
+        HostError: it asks for what is not supported.
+    """
+    if not args.speculative_draft_model_path:
+        raise UsageError(f"{algorithm} needs a draft model: give --speculative-draft-model-path")
+    if args.speculative_eagle_topk not in (None, 1):
+        raise UsageError(
+            f"--speculative-eagle-topk {args.speculative_eagle_topk} is not supported: {algorithm} drafts chains; "
+            "leave it out or give 1"
+        )
+    steps = _num_steps(args)
+    _refuse_lossy(args, algorithm)
+    _refuse_parallel(args, algorithm)
+    args.speculative_num_steps = steps
+    args.speculative_eagle_topk = 1
+    args.speculative_num_draft_tokens = steps + 1
+    if args.max_running_requests is None:
+        args.max_running_requests = MAX_RUNNING_REQUESTS
+    args.enable_mixed_chunk = False
+
+
+def _num_steps(args: Any) -> int:
+    """Draft tokens a step; SGLang counts the token that they follow among ``speculative_num_draft_tokens``."""
+    steps, tokens = args.speculative_num_steps, args.speculative_num_draft_tokens
+    if steps is None:
+        steps = NUM_STEPS if tokens is None else tokens - 1
+    elif tokens is not None and tokens != steps + 1:
+        raise UsageError(
+            f"--speculative-num-draft-tokens {tokens} must be --speculative-num-steps + 1 = {steps + 1} for a chain "
+            "of drafts; leave one of them out"
+        )
+    if steps < 1:
+        raise UsageError(
+            f"--speculative-num-steps {steps} must be at least 1; to serve without drafts leave out "
+            "--speculative-algorithm"
+        )
+    return int(steps)
+
+
+def _refuse_lossy(args: Any, algorithm: str) -> None:
+    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
+        if getattr(args, name) != 1.0:
+            flag = name.replace("_", "-")
+            raise UsageError(
+                f"--{flag} {getattr(args, name)} accepts tokens that the target would not have chosen; leave it out"
+            )
+    for name in ("speculative_use_rejection_sampling", "speculative_use_block_verification"):
+        if getattr(args, name):
+            flag = name.replace("_", "-")
+            raise HostError(f"--{flag} is SGLang's for EAGLE only, not for {algorithm}; leave it out")
+    if args.speculative_token_map is not None:
+        raise UsageError(
+            f"--speculative-token-map does not go with {algorithm}, which finds the common tokens itself; leave it out"
+        )
+
+
+def _refuse_parallel(args: Any, algorithm: str) -> None:
+    for name in ("tp_size", "pp_size"):
+        if getattr(args, name) > 1:
+            flag = name.replace("_", "-")
+            raise HostError(
+                f"--{flag} {getattr(args, name)} is not supported by {algorithm} yet; use 1, with --dp-size for more "
+                "devices"
+            )
+    if args.enable_dp_attention:
+        raise HostError(f"--enable-dp-attention is not supported by {algorithm}; leave it out")

@@ -1,0 +1,36 @@
+"""The two ends of a draft that speaks the target's ids: its embedding and its LM head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class TargetEmbedding(torch.nn.Module):
+    """The draft's embedding, addressed by target ids.
+
+    Args:
+        inner: the draft's own, with whatever scaling it does.
+        draft_ids: int64 [target rows], the draft id to look up for each target id.
+    """
+
+    draft_ids: torch.Tensor
+
+    def __init__(self, inner: Any, draft_ids: torch.Tensor) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("draft_ids", draft_ids, persistent=False)
+
+    def forward(self, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        embedded: torch.Tensor = self.inner(self.draft_ids[ids], *args, **kwargs)
+        return embedded
+
+
+class PrunedHead(torch.nn.Module):
+    """Only the rows of an LM head that may be drafted, [A, hidden]."""
+
+    def __init__(self, weight: torch.Tensor, draft_ids: torch.Tensor) -> None:
+        super().__init__()
+        rows = weight.detach()[draft_ids.to(weight.device)].contiguous()
+        self.weight = torch.nn.Parameter(rows, requires_grad=False)

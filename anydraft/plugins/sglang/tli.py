@@ -1,0 +1,63 @@
+"""TLI in SGLang: the draft runs at the target's positions and speaks the target's ids at both of its ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
+
+from anydraft.errors import ModelError
+from anydraft.plugins.sglang.context import Context, common_tokens, draft_ids, sub_tokens
+from anydraft.plugins.sglang.modules import PrunedHead, TargetEmbedding
+from anydraft.plugins.sglang.pair import Pair, read_pair
+
+
+class TLIWorker(StandaloneWorkerV2):
+    """SGLang's worker for a draft of the target's vocabulary, with a draft made to look like one."""
+
+    def _validate_vocab_compatibility(self, *args: Any, **kwargs: Any) -> None:
+        """The vocabularies may differ; :func:`speak_target_ids` sees to that."""
+
+    def alloc_memory_pool(self, **kwargs: Any) -> None:
+        """Called once the weights are there and before anything is captured."""
+        super().alloc_memory_pool(**kwargs)
+        target_rows = int(self._target_worker.model_runner.model_config.vocab_size)
+        draft = self._draft_worker
+        draft.hot_token_id = speak_target_ids(
+            draft.draft_runner.model, read_pair(self.server_args), target_rows
+        )
+
+
+def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: Context = "last") -> torch.Tensor:
+    """Have ``model``, the draft, read target ids and write only tokens that the target has.
+
+    Args:
+        target_rows: of the target's LM head.
+        context: see :func:`~anydraft.plugins.sglang.context.draft_ids`.
+
+    Returns:
+        int64 [A], the target id of each of its remaining logits.
+
+    Raises:
+        ModelError: its embedding or LM head are not where dense decoders have them.
+    """
+    embedding, weight = _ends(model, pair.info.name)
+    device = weight.device
+    common, target_ids = common_tokens(pair.bridge, target_rows, len(weight))
+    subs = sub_tokens(pair.bridge, pair.draft, target_rows, len(weight))
+    reads = torch.from_numpy(draft_ids(subs, pair.bridge, context))
+    model.lm_head = PrunedHead(weight, common)
+    model.model.embed_tokens = TargetEmbedding(embedding, reads.to(device))
+    return target_ids.to(device)
+
+
+def _ends(model: Any, name: str) -> tuple[Any, torch.Tensor]:
+    embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
+    weight = getattr(getattr(model, "lm_head", None), "weight", None)
+    if embedding is None or weight is None or weight.dim() != 2 or not weight.is_floating_point():
+        raise ModelError(
+            f"the draft {name} ({type(model).__name__}) has no plain model.embed_tokens and lm_head in SGLang; use a "
+            "dense decoder such as Qwen, Llama or Gemma with an LM head that is not quantized, or ANYDRAFT_SLEM"
+        )
+    return embedding, weight

@@ -1,0 +1,102 @@
+"""SGLang's arguments for our algorithms: completed, or refused with what to give."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anydraft.errors import AnyDraftError, UsageError
+from anydraft.plugins.hooks import HostError
+from anydraft.plugins.sglang.arguments import complete
+from anydraft.plugins.sglang.options import read_context, read_draft_options
+
+
+def arguments(**given: Any) -> SimpleNamespace:
+    defaults = {
+        "speculative_draft_model_path": "draft",
+        "speculative_num_steps": None,
+        "speculative_eagle_topk": None,
+        "speculative_num_draft_tokens": None,
+        "speculative_accept_threshold_single": 1.0,
+        "speculative_accept_threshold_acc": 1.0,
+        "speculative_use_rejection_sampling": False,
+        "speculative_use_block_verification": False,
+        "speculative_token_map": None,
+        "max_running_requests": None,
+        "enable_mixed_chunk": True,
+        "enable_dp_attention": False,
+        "tp_size": 1,
+        "pp_size": 1,
+    }
+    return SimpleNamespace(**(defaults | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({}, 4),
+        ({"speculative_num_steps": 2}, 2),
+        ({"speculative_num_draft_tokens": 7}, 6),
+        ({"speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_eagle_topk": 1}, 3),
+    ],
+)
+def test_what_was_not_given_is_filled_in(given: dict[str, Any], steps: int) -> None:
+    args = arguments(**given)
+    complete(args, "ANYDRAFT_TLI")
+    assert (args.speculative_num_steps, args.speculative_num_draft_tokens) == (steps, steps + 1)
+    assert args.speculative_eagle_topk == 1
+    assert args.max_running_requests == 48
+    assert not args.enable_mixed_chunk
+
+
+def test_a_bound_on_running_requests_stays() -> None:
+    args = arguments(max_running_requests=3)
+    complete(args, "ANYDRAFT_TLI")
+    assert args.max_running_requests == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"speculative_draft_model_path": None}, UsageError, "give --speculative-draft-model-path"),
+        ({"speculative_eagle_topk": 4}, UsageError, "--speculative-eagle-topk 4 is not supported"),
+        ({"speculative_num_steps": 0}, UsageError, "--speculative-num-steps 0 must be at least 1"),
+        ({"speculative_num_draft_tokens": 1}, UsageError, "--speculative-num-steps 0 must be at least 1"),
+        (
+            {"speculative_num_steps": 3, "speculative_num_draft_tokens": 9},
+            UsageError,
+            r"must be --speculative-num-steps \+ 1 = 4",
+        ),
+        ({"speculative_accept_threshold_acc": 0.5}, UsageError, "--speculative-accept-threshold-acc 0.5"),
+        ({"speculative_token_map": "map.pt"}, UsageError, "finds the common tokens itself"),
+        ({"speculative_use_rejection_sampling": True}, HostError, "--speculative-use-rejection-sampling"),
+        ({"tp_size": 2}, HostError, "--tp-size 2 is not supported by ANYDRAFT_TLI"),
+        ({"pp_size": 2}, HostError, "--pp-size 2"),
+        ({"enable_dp_attention": True}, HostError, "--enable-dp-attention"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_remedy(
+    given: dict[str, Any], kind: type[AnyDraftError], said: str
+) -> None:
+    args = arguments(**given)
+    with pytest.raises(kind, match=said) as caught:
+        complete(args, "ANYDRAFT_TLI")
+    assert "\n" not in str(caught.value)
+    assert args.max_running_requests is None, "nothing is written before all is checked"
+
+
+def test_the_options_of_a_draft_are_variables() -> None:
+    environment = {"ANYDRAFT_QUANTIZATION": "int8", "ANYDRAFT_WINDOW": "512", "ANYDRAFT_METHOD": "tli"}
+    options = read_draft_options(arguments(), environment)
+    assert (options.draft, options.method) == ("draft", "slem")
+    assert (options.quantization, options.window) == ("int8", 512)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="ANYDRAFT_QUANTIZATION='awq' is unknown; choose one of int8, int4"):
+        read_draft_options(arguments(), {"ANYDRAFT_QUANTIZATION": "awq"})
+    with pytest.raises(UsageError, match="ANYDRAFT_TLI_CONTEXT='unk' is unknown; choose one of last, eos"):
+        read_context({"ANYDRAFT_TLI_CONTEXT": "unk"})
+    assert read_context({}) == "last"
