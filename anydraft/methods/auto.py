@@ -119,7 +119,7 @@ class AutoProposer:
         self._steps += 1
         method = self._method
         costs = method.costs
-        known = costs.target.count(costs.num_rows) >= (1 if costs.num_rows == 1 else _PLAIN_FIRST)
+        known = costs.num_plain() >= (1 if costs.num_rows == 1 else _PLAIN_FIRST)
         plain = not known or self._steps % _PLAIN_EVERY == 0
         if max_target_tokens > 0 and not plain:
             copy = self._copy(max_target_tokens)

@@ -7,50 +7,69 @@ draft, down to none. Seconds everywhere.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from anydraft.methods.step_times import StepTimes
+from anydraft.methods.step_times import Speed, StepTimes
 
 _WORTH_MANY = 1.15
 """Speed-up to be predicted before several rows propose: times are noisy, a wrong yes holds up all of them, and the
 draft's reading of their prompts, which the prediction leaves out, is a larger share of the time than with one row."""
 
 
-@dataclass
 class CostModel:
-    """Measured times: target forwards by their number of tokens, draft forwards by their number of rows."""
+    """Measured times: of target forwards by their number of tokens, of draft forwards by their number of rows.
 
-    target: StepTimes = field(default_factory=StepTimes)
-    draft: StepTimes = field(default_factory=StepTimes)
-    num_rows: int = 1
-    """Rows of the current step; the engine sets it."""
+    Steps of several rows in which none proposes are kept apart, by rows. They are the yardstick of every decision
+    on a batch, and four tokens of one row take another time than one token of each of four.
+
+    Attributes:
+        target: all other forwards of the target, by tokens of all rows.
+        plain: those of several rows in which no row proposed.
+        draft: forwards of the draft.
+        num_rows: rows of the current step; the engine sets it.
+    """
+
+    def __init__(self) -> None:
+        self.num_rows = 1
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was measured."""
+        speed = Speed()
+        self.target, self.plain, self.draft = StepTimes(speed), StepTimes(speed), StepTimes()
 
     def observe_target(self, num_tokens: int, seconds: float) -> None:
         """A target forward over ``num_tokens`` tokens of all rows took so long."""
-        self.target.observe(num_tokens, seconds)
+        times = self.plain if num_tokens == self.num_rows > 1 else self.target
+        times.observe(num_tokens, seconds)
 
     def observe_draft(self, num_rows: int, seconds: float) -> None:
         """A draft forward over ``num_rows`` rows took so long."""
         self.draft.observe(num_rows, seconds)
 
-    def clear(self) -> None:
-        """Forget what was measured."""
-        self.target, self.draft = StepTimes(), StepTimes()
-
     def known(self, *, drafted: bool) -> bool:
         """Whether steps with and without proposals (and drafts, if they are drafted) have been seen."""
-        return len(self.target) >= 2 and (bool(self.draft) or not drafted)
+        return len(self.target) + len(self.plain) >= 2 and (bool(self.draft) or not drafted)
+
+    def num_plain(self) -> int:
+        """How often a step of the current rows was measured in which none proposed."""
+        return (self.plain if self.num_rows > 1 else self.target).count(self.num_rows)
 
     def target_time(self, num_tokens: int) -> float:
-        """Of a forward over so many tokens."""
-        return self.target.at(num_tokens)
+        """Of a forward in which some row proposes, over so many tokens."""
+        return (self.target or self.plain).at(num_tokens)
+
+    def plain_time(self, num_rows: int) -> float:
+        """Of a forward in which no row proposes."""
+        return (self.plain if num_rows > 1 and self.plain else self.target).at(num_rows)
 
     def plain_time_a_row(self) -> float:
         """A row's share of a step of the current rows that proposes nothing; NaN while no forward so small has
         been measured."""
-        if not self.target or min(self.target) > self.num_rows:
+        times = self.plain if self.num_rows > 1 else self.target
+        if not times or min(times) > self.num_rows:
             return math.nan
-        return self.target_time(self.num_rows) / self.num_rows
+        return times.at(self.num_rows) / self.num_rows
 
     def draft_time(self, num_rows: int) -> float:
         """Of a draft forward over so many rows."""
@@ -67,7 +86,7 @@ class CostModel:
             drafted: whether a draft model makes the tokens (copies cost nothing).
             forwards: of the draft, for each token.
         """
-        plain = self.target_time(num_rows)
+        plain = self.plain_time(num_rows)
         step = self.target_time(num_rows * (1 + length)) + (
             length * forwards * self.draft_time(num_rows) if drafted else 0.0
         )
@@ -94,7 +113,7 @@ class CostModel:
         wide = self.target_time(num_rows * (1 + length))
         draft = forwards * self.draft_time(num_rows)
         seconds_a_token = (wide + length * draft) / expected_tokens(length, acceptance)
-        widening = (self.target_time(num_rows * (2 + length)) - self.target_time(num_rows)) / (1 + length)
+        widening = (self.target_time(num_rows * (2 + length)) - self.plain_time(num_rows)) / (1 + length)
         return min((draft + widening) / max(seconds_a_token * acceptance, 1e-9), 1.0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 _SPEED_MEMORY = 0.2
@@ -16,6 +17,13 @@ _MANY = 5
 """So many measurements of one size weigh as much as more."""
 
 
+@dataclass
+class Speed:
+    """The machine's present speed: seconds of now for one of the common time."""
+
+    value: float = 1.0
+
+
 class StepTimes(Mapping[int, float]):
     """Seconds of a forward by its number of tokens (or rows).
 
@@ -24,10 +32,13 @@ class StepTimes(Mapping[int, float]):
     the sizes. A larger forward is never taken for cheaper (isotonic regression over what was measured).
 
     As a mapping: the sizes measured, with their times at the present speed.
+
+    Args:
+        speed: shared by times that speed up and slow down together; None: of its own.
     """
 
-    def __init__(self) -> None:
-        self._speed = 1.0
+    def __init__(self, speed: Speed | None = None) -> None:
+        self._speed = speed or Speed()
         self._times: dict[int, float] = {}
         self._counts: dict[int, int] = {}
         self._curve: list[tuple[int, float]] = []
@@ -41,10 +52,10 @@ class StepTimes(Mapping[int, float]):
             within = bool(self._times) and min(self._times) < size < max(self._times)
             # Between two known sizes the first measurement is one opinion and theirs another.
             time = math.sqrt(seconds * self.at(size)) if within else seconds
-            self._times[size] = time / self._speed
+            self._times[size] = time / self._speed.value
         else:
             surprise = min(seconds / self[size], _OUTLIER)
-            self._speed *= surprise ** (_SPEED_MEMORY * (1.0 - 1.0 / count))
+            self._speed.value *= surprise ** (_SPEED_MEMORY * (1.0 - 1.0 / count))
             self._times[size] *= surprise ** max((1.0 - _SPEED_MEMORY) / count, _LEAST_MEMORY)
         self._curve = []
 
@@ -53,7 +64,7 @@ class StepTimes(Mapping[int, float]):
         return self._counts.get(size, 0)
 
     def __getitem__(self, size: int) -> float:
-        return self._times[size] * self._speed
+        return self._times[size] * self._speed.value
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._times)
@@ -66,7 +77,7 @@ class StepTimes(Mapping[int, float]):
         smallest, beyond the largest on the line through both. 0.0 before the first measurement."""
         if not self._curve:
             self._curve = list(self._fitted())
-        return self._speed * _along(self._curve, size)
+        return self._speed.value * _along(self._curve, size)
 
     def _fitted(self) -> Iterator[tuple[int, float]]:
         """(size, time), both ascending: neighbours out of order share their weighted mean."""

@@ -13,8 +13,9 @@ from anydraft.methods.lookup import Lookup
 
 
 def costs(target: dict[int, float], draft: dict[int, float]) -> CostModel:
-    """Each measured often enough to be trusted."""
+    """Each measured often enough to be trusted, the smallest by as many rows that propose nothing."""
     model = CostModel()
+    model.num_rows = min(target)
     for n, seconds in [*target.items()] * 3:
         model.observe_target(n, seconds)
     for n, seconds in draft.items():
@@ -200,9 +201,19 @@ def test_more_rows_probe_less_often() -> None:
 def test_the_cost_of_the_target_alone_stands_for_itself() -> None:
     """Wide, dear forwards must not make the target alone look dear and drafting cheap."""
     model = costs({4: 0.1, 8: 0.5, 12: 0.55, 16: 0.6, 20: 0.65}, {4: 0.001})
-    model.num_rows = 4
-    assert model.target_time(4) == pytest.approx(0.1)
+    assert model.plain_time(4) == pytest.approx(0.1)
     assert model.best_length(4, 0.7, 4, drafted=True)[0] == 0
+
+
+def test_tokens_of_one_row_do_not_stand_in_for_rows() -> None:
+    """Four tokens of one row took longer than one of each of four does."""
+    model = costs({1: 0.1, 4: 0.2, 16: 0.3}, {4: 0.001})
+    model.num_rows = 4
+    assert model.num_plain() == 0
+    for _ in range(3):
+        model.observe_target(4, 0.1)
+    assert model.num_plain() == 3
+    assert model.plain_time(4) == pytest.approx(0.1)
     assert model.plain_time_a_row() == pytest.approx(0.025)
 
 

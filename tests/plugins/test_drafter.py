@@ -210,7 +210,7 @@ def test_a_step_of_the_same_rows_tells_what_the_target_costs() -> None:
     steps(made, clock, [[[0], [1]]], 9.0)  # the first of its size pays for what is set up once
     steps(made, clock, [[[0, 1], [1, 1]], [[0, 1, 1], [1, 1, 1]]], 0.25)
     assert costs.num_rows == 2
-    assert costs.target == {2: pytest.approx(0.25)}
+    assert dict(costs.plain) == {2: pytest.approx(0.25)}
 
 
 def test_a_step_that_read_a_prompt_or_waited_tells_nothing() -> None:
