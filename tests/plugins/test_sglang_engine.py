@@ -33,16 +33,22 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Two Llamas, over a byte-level and a SentencePiece-like vocabulary."""
+    """Two Llamas, over a byte-level and a SentencePiece-like vocabulary, and the second with half the context."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    for name, tokenizer in (("target", tiny.byte_level()), ("draft", tiny.sentencepiece_like())):
-        config = transformers.LlamaConfig(vocab_size=len(tokenizer), **SIZES)
+    tokenizers = {
+        "target": tiny.byte_level(),
+        "draft": tiny.sentencepiece_like(),
+        "short": tiny.sentencepiece_like(),
+    }
+    for name, tokenizer in tokenizers.items():
+        sizes = SIZES | ({"max_position_embeddings": 256} if name == "short" else {})
+        config = transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes)
         for key in ("eos_token_id", "bos_token_id", "pad_token_id"):
             setattr(config, key, getattr(tokenizer, key))
         transformers.LlamaForCausalLM(config).save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
-    return {name: str(root / name) for name in ("target", "draft")}
+    return {name: str(root / name) for name in tokenizers}
 
 
 def start(engine: dict[str, Any], given: list[list[int]]) -> subprocess.CompletedProcess[str]:
@@ -125,15 +131,15 @@ def test_with_one_vocabulary_tli_is_sglangs_own_drafting(
             {"speculative_num_steps": 0, "draft": True},
             "--speculative-num-steps 0 must be at least 1",
         ),
-        ("ANYDRAFT_TLI", {"context_length": 1024, "draft": True}, "give --context-length 512 or less"),
+        ("ANYDRAFT_TLI", {"draft": "short"}, "give --context-length 256 or less"),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(
     algorithm: str, given: dict[str, Any], said: str, folders: dict[str, str]
 ) -> None:
     engine = {"model_path": folders["target"], "speculative_algorithm": algorithm, **given}
-    if engine.pop("draft", False):
-        engine["speculative_draft_model_path"] = folders["draft"]
+    if draft := engine.pop("draft", None):
+        engine["speculative_draft_model_path"] = folders[draft]
     done = start(engine, prompts())
     assert done.returncode != 0
     assert said in done.stderr

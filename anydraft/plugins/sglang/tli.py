@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 from anydraft.errors import ModelError
 from anydraft.plugins.sglang.context import Context, common_tokens, draft_ids, sub_tokens
 from anydraft.plugins.sglang.modules import PrunedHead, TargetEmbedding
+from anydraft.plugins.sglang.options import read_context
 from anydraft.plugins.sglang.pair import Pair, read_pair
 
 
@@ -25,11 +27,11 @@ class TLIWorker(StandaloneWorkerV2):
         target_rows = int(self._target_worker.model_runner.model_config.vocab_size)
         draft = self._draft_worker
         draft.hot_token_id = speak_target_ids(
-            draft.draft_runner.model, read_pair(self.server_args), target_rows
+            draft.draft_runner.model, read_pair(self.server_args), target_rows, read_context(os.environ)
         )
 
 
-def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: Context = "last") -> torch.Tensor:
+def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: Context) -> torch.Tensor:
     """Have ``model``, the draft, read target ids and write only tokens that the target has.
 
     Args:
