@@ -128,7 +128,7 @@ def test_with_one_vocabulary_tli_is_sglangs_own_drafting(
         ("ANYDRAFT_TLI", {}, "ANYDRAFT_TLI needs a draft model: give --speculative-draft-model-path"),
         (
             "ANYDRAFT_SLEM",
-            {"speculative_num_steps": 0, "draft": True},
+            {"speculative_num_steps": 0, "draft": "draft"},
             "--speculative-num-steps 0 must be at least 1",
         ),
         ("ANYDRAFT_TLI", {"draft": "short"}, "give --context-length 256 or less"),

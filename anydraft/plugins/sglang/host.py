@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 
 from anydraft.plugins.hooks import Hook, HostError
@@ -52,7 +51,8 @@ def check_hooks(hooks: Sequence[Hook], version: str) -> None:
     Raises:
         HostError: naming what is missing, this version and the one that is supported.
     """
-    reasons = [reason for hook in hooks if (reason := _missing(hook)) is not None]
+    sources = {module: _source(module) for module in dict.fromkeys(hook.module for hook in hooks)}
+    reasons = [reason for hook in hooks if (reason := _missing(hook, sources[hook.module])) is not None]
     if reasons:
         raise HostError(
             f"this SGLang ({version}) is not one that AnyDraft knows: {'; '.join(reasons)}. Supported is SGLang "
@@ -60,9 +60,9 @@ def check_hooks(hooks: Sequence[Hook], version: str) -> None:
         )
 
 
-def _missing(hook: Hook, read: Callable[[str], ast.Module | None] | None = None) -> str | None:
+def _missing(hook: Hook, source: ast.Module | None) -> str | None:
     full = f"{hook.module}.{hook.name}"
-    found: ast.AST | None = (read or _source)(hook.module)
+    found: ast.AST | None = source
     for part in hook.name.split("."):
         found = _defined(found, part)
     if not isinstance(found, ast.FunctionDef):
@@ -80,7 +80,6 @@ def _defined(parent: ast.AST | None, name: str) -> ast.AST | None:
     return next((n for n in body if isinstance(n, (ast.ClassDef, ast.FunctionDef)) and n.name == name), None)
 
 
-@cache
 def _source(module: str) -> ast.Module | None:
     """The syntax tree of a module that is not imported (its parent packages are)."""
     try:
