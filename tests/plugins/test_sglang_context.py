@@ -96,10 +96,11 @@ def test_nothing_in_common_is_refused_with_a_remedy() -> None:
 
 def test_the_two_ends_speak_target_ids() -> None:
     embedding = torch.nn.Embedding(4, 3)
-    spoken = TargetEmbedding(embedding, torch.tensor([2, 2, 0, 3, 1]))
+    head = PrunedHead(embedding.weight, torch.tensor([1, 3]))
+    spoken = TargetEmbedding(embedding, torch.tensor([2, 2, 0, 3, 1]), head)
     ids = torch.tensor([[0, 1], [4, 3]])
     assert torch.equal(spoken(ids), embedding(torch.tensor([[2, 2], [1, 3]])))
-    head = PrunedHead(embedding.weight, torch.tensor([1, 3]))
+    assert spoken.weight is head.weight, "as the LM head of a model whose ends are tied"
     assert torch.equal(head.weight, embedding.weight[[1, 3]])
     assert not head.weight.requires_grad
 

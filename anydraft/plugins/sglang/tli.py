@@ -50,7 +50,7 @@ def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: Context)
     subs = sub_tokens(pair.bridge, pair.draft, target_rows, len(weight))
     reads = torch.from_numpy(draft_ids(subs, pair.bridge, context))
     model.lm_head = PrunedHead(weight, common)
-    model.model.embed_tokens = TargetEmbedding(embedding, reads.to(device))
+    model.model.embed_tokens = TargetEmbedding(embedding, reads.to(device), model.lm_head)
     return target_ids.to(device)
 
 
