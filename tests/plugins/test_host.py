@@ -84,8 +84,31 @@ def forgets_replacing(x: Any, ends: Any, n: int, replace_from: int = 0, replace_
     return right(x, ends, n, -99, 0)
 
 
+def keep(logits: torch.Tensor, k: Any, p: Any) -> torch.Tensor:
+    return logits
+
+
+def largest_first(logits: torch.Tensor, k: Any, p: Any) -> torch.Tensor:
+    """As vLLM 0.32: the largest k of no rows is not defined."""
+    return logits[:, : int(k.max())]
+
+
+def test_top_k_of_no_rows_is_repaired_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    sampler = SimpleNamespace(expand_batch_to_tokens=right, apply_top_k_top_p=largest_first)
+    with caplog.at_level(logging.WARNING):
+        assert repair_sampling(sampler)
+        assert not repair_sampling(sampler)
+    assert len(caplog.records) == 1
+    assert sampler.apply_top_k_top_p(torch.empty(0, 5), torch.empty(0, dtype=torch.int32), None).shape == (
+        0,
+        5,
+    )
+    k = torch.tensor([2, 1])
+    assert sampler.apply_top_k_top_p(torch.ones(2, 5), k, None).shape == (2, 2)
+
+
 def test_a_sampler_that_is_right_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    sampler = SimpleNamespace(expand_batch_to_tokens=right)
+    sampler = SimpleNamespace(expand_batch_to_tokens=right, apply_top_k_top_p=keep)
     assert not repair_sampling(sampler)
     assert sampler.expand_batch_to_tokens is right
     assert not caplog.records
@@ -95,7 +118,7 @@ def test_a_sampler_that_is_right_is_left_alone(caplog: pytest.LogCaptureFixture)
 def test_a_sampler_that_is_wrong_is_repaired_and_said_once(
     wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sampler = SimpleNamespace(expand_batch_to_tokens=wrong)
+    sampler = SimpleNamespace(expand_batch_to_tokens=wrong, apply_top_k_top_p=keep)
     with caplog.at_level(logging.WARNING):
         assert repair_sampling(sampler)
         assert not repair_sampling(sampler)

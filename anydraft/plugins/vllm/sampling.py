@@ -1,7 +1,8 @@
-"""A fault of vLLM on CPUs that breaks sampling with drafts: found by behaviour, repaired only where found.
+"""Faults of vLLM on CPUs that break sampling with drafts: found by behaviour, repaired only where found.
 
 On CPUs without Triton, ``expand_batch_to_tokens`` gives back uninitialised memory unless its input is int64, so
-that temperature, top_k and top_p of sampled requests become garbage (vllm-project/vllm issue 55005).
+that temperature, top_k and top_p of sampled requests become garbage (vllm-project/vllm issue 55005). And top_k of a
+step that verifies no drafted token at all, as it comes about when every request's drafts were dropped, ends the engine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 logger = logging.getLogger("vllm.anydraft")
 
 Expand = Callable[..., torch.Tensor]
+Apply = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor | None], torch.Tensor]
 
 
 def expand_batch_to_tokens(
@@ -40,13 +42,30 @@ def expands_rightly(expand: Expand) -> bool:
     return True
 
 
-def repair_sampling(rejection_sampler: Any) -> bool:
-    """Replace the module's ``expand_batch_to_tokens`` if it is wrong; whether it was."""
-    if expands_rightly(rejection_sampler.expand_batch_to_tokens):
+def cuts_nothing(apply: Apply) -> bool:
+    """Whether ``apply`` (top_k and top_p of logits [n, V]) takes no rows."""
+    try:
+        return len(apply(torch.empty(0, 2), torch.empty(0, dtype=torch.int32), None)) == 0
+    except (RuntimeError, IndexError):
         return False
-    rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
-    logger.warning(
-        "AnyDraft: this vLLM's expand_batch_to_tokens returns wrong values on this CPU, which breaks sampling "
-        "with drafts (vllm-project/vllm issue 55005); AnyDraft's own is used in its place"
-    )
-    return True
+
+
+def repair_sampling(rejection_sampler: Any) -> bool:
+    """Replace of the module's functions those that are wrong; whether there was one."""
+    wrong = not expands_rightly(rejection_sampler.expand_batch_to_tokens)
+    if wrong:
+        rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
+        logger.warning(
+            "AnyDraft: this vLLM's expand_batch_to_tokens returns wrong values on this CPU, which breaks sampling "
+            "with drafts (vllm-project/vllm issue 55005); AnyDraft's own is used in its place"
+        )
+    apply: Apply = rejection_sampler.apply_top_k_top_p
+    if not cuts_nothing(apply):
+        wrong = True
+        rejection_sampler.apply_top_k_top_p = lambda logits, k, p: (
+            apply(logits, k, p) if len(logits) else logits
+        )
+        logger.warning(
+            "AnyDraft: this vLLM's top_k fails on a step without drafted tokens; such steps leave it out"
+        )
+    return wrong
