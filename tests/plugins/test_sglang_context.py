@@ -8,7 +8,7 @@ import torch
 
 from anydraft.errors import PairError
 from anydraft.plugins.sglang.chains import chains
-from anydraft.plugins.sglang.context import common_tokens, draft_ids, filler, sub_tokens
+from anydraft.plugins.sglang.context import begin_with, common_tokens, draft_ids, filler, sub_tokens
 from anydraft.plugins.sglang.modules import PrunedHead, TargetEmbedding
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
@@ -59,8 +59,9 @@ def test_other_tokens_are_their_last_part_or_the_end_token(
     subs = sub_tokens(bridge, draft, rows, len(draft.vocabulary))
     last, eos = draft_ids(subs, bridge, "last"), draft_ids(subs, bridge, "eos")
     other = bridge.target_to_draft[:rows] < 0
-    assert (last == eos)[~other].all()
-    assert set(eos[other].tolist()) == {draft.vocabulary.eos_id}
+    assert (last[:rows] == eos[:rows])[~other].all()
+    assert set(eos[:rows][other].tolist()) == {draft.vocabulary.eos_id}
+    assert last[rows] == eos[rows] == filler(draft.vocabulary) == draft.vocabulary.bos_id
     several = [i for i, ids in enumerate(subs) if len(ids) > 1]
     assert all(last[i] == subs[i][-1] for i in several)
 
@@ -92,6 +93,14 @@ def test_nothing_in_common_is_refused_with_a_remedy() -> None:
     apart = Bridge(Vocabulary((b"a",)), Vocabulary((b"b",)))
     with pytest.raises(PairError, match=r"no token in common.*ANYDRAFT_SLEM"):
         common_tokens(apart, 1, 1)
+
+
+def test_a_prompt_begins_with_the_drafts_bos_where_the_draft_reads_first() -> None:
+    """Of four prompts: one from its start, one token, one that goes on, one from its start."""
+    ids = torch.arange(10, 18)
+    begun = begin_with(ids, [3, 1, 2, 2], [0, 0, 5, 0], 99)
+    assert begun.tolist() == [10, 99, 12, 13, 14, 15, 16, 99]
+    assert ids.tolist() == list(range(10, 18))
 
 
 def test_the_two_ends_speak_target_ids() -> None:

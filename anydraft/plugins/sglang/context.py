@@ -6,6 +6,7 @@ become one token of the draft's. Pure functions of the two vocabularies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -77,20 +78,43 @@ def filler(draft: Vocabulary) -> int:
 
 
 def draft_ids(subs: list[list[int]], bridge: Bridge, context: Context) -> Ids:
-    """The one draft id for each target id, int64 [rows].
+    """The one draft id for each target id, int64 [rows + 1]; id ``rows`` is no target id and reads :func:`filler`,
+    the draft's BOS if it has one.
 
     Args:
         subs: see :func:`sub_tokens`.
         context: "last": the last of them, on which what comes next depends most. "eos": the draft's end token for
-            what is outside the intersection, as others do; for comparison.
+            what is outside the intersection, as others do (who give no BOS either); for comparison.
     """
-    ids = np.array([ids[-1] for ids in subs], dtype=np.int64)
+    ids = np.array([*(ids[-1] for ids in subs), filler(bridge.draft)], dtype=np.int64)
     if context == "eos":
         end = bridge.draft.eos_id
         mapped = np.full(len(ids), -1, dtype=np.int64)
-        known = bridge.target_to_draft[: len(ids)]
+        known = bridge.target_to_draft[: len(subs)]
         mapped[: len(known)] = known
+        mapped[-1] = ids[-1]
         ids[mapped < 0] = filler(bridge.draft) if end is None else end
+    return ids
+
+
+def begin_with(
+    ids: torch.Tensor, extend_lens: Sequence[int], prefix_lens: Sequence[int], first: int
+) -> torch.Tensor:
+    """``ids`` as a draft with a BOS must be given them, a copy.
+
+    SGLang moves a prompt's ids one place to the left before a draft reads them, so that the draft's first slot holds
+    the second token. There the draft reads ``first`` instead; a prompt of one token has no such place.
+
+    Args:
+        ids: int64 [tokens], what the batch reads of its prompts, one after the other.
+        extend_lens, prefix_lens: [B], how many ids of each prompt are read now, and how many were before.
+    """
+    ids = ids.clone()
+    start = 0
+    for extend, prefix in zip(extend_lens, prefix_lens, strict=True):
+        if prefix == 0 and extend > 1:
+            ids[start + 1] = first
+        start += extend
     return ids
 
 

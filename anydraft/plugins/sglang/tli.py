@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from anydraft.errors import ModelError
-from anydraft.plugins.sglang.context import Context, common_tokens, draft_ids, sub_tokens
+from anydraft.plugins.sglang.context import Context, begin_with, common_tokens, draft_ids, sub_tokens
 from anydraft.plugins.sglang.modules import PrunedHead, TargetEmbedding
 from anydraft.plugins.sglang.options import read_context
 from anydraft.plugins.sglang.pair import Pair, read_pair
@@ -26,9 +27,23 @@ class TLIWorker(StandaloneWorkerV2):
         super().alloc_memory_pool(**kwargs)
         target_rows = int(self._target_worker.model_runner.model_config.vocab_size)
         draft = self._draft_worker
-        draft.hot_token_id = speak_target_ids(
-            draft.draft_runner.model, read_pair(self.server_args), target_rows, read_context(os.environ)
-        )
+        pair = read_pair(self.server_args)
+        context = read_context(os.environ)
+        draft.hot_token_id = speak_target_ids(draft.draft_runner.model, pair, target_rows, context)
+        if context == "last" and pair.draft.vocabulary.bos_id is not None:
+            draft._draft_extend_for_prefill = beginning_with(draft._draft_extend_for_prefill, target_rows)
+
+
+def beginning_with(extend: Callable[..., Any], first: int) -> Callable[..., Any]:
+    """``extend``, the draft's reading of prompts, with ``first`` at the beginning of each; see
+    :func:`~anydraft.plugins.sglang.context.begin_with`."""
+
+    def extend_with_first(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if not batch.forward_mode.is_idle():
+            batch.input_ids = begin_with(batch.input_ids, batch.extend_lens, batch.prefix_lens, first)
+        return extend(batch, *args, **kwargs)
+
+    return extend_with_first
 
 
 def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: Context) -> torch.Tensor:
