@@ -230,7 +230,10 @@ def install(monkeypatch: pytest.MonkeyPatch, model: PagedTable | None = None) ->
             "create_kv_cache_views": create_kv_cache_views,
             "KVCacheTensor": KVCacheTensor,
         },
-        "vllm.v1.sample.rejection_sampler": {"expand_batch_to_tokens": expand_batch_to_tokens},
+        "vllm.v1.sample.rejection_sampler": {
+            "expand_batch_to_tokens": expand_batch_to_tokens,
+            "apply_top_k_top_p": lambda logits, k, p: logits,
+        },
         "vllm.v1.spec_decode.custom_class_proposer": {"create_custom_proposer": lambda vllm_config: None},
         "vllm.v1.worker.gpu_model_runner": {"GPUModelRunner": GPUModelRunner},
     }
