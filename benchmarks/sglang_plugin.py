@@ -12,17 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from own_process import in_process, read, tell
 
 from anydraft.bench.markdown import table
 from anydraft.models.locate import locate
 
 TARGET = "qwen2.5-coder-0.5b-instruct"
 SMOLLM2, GEMMA = "smollm2-135m-instruct", "gemma-3-270m"
-MARK = "result: "  # SGLang's processes write to stdout as well
 CODE = (
     "def fib(n):\n",
     'def quicksort(arr):\n    """Sort a list."""\n',
@@ -67,25 +66,17 @@ def main() -> None:
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print("\n" + MARK + json.dumps(measure(CONFIGURATIONS[options.measure], options)), flush=True)
+        tell(measure(CONFIGURATIONS[options.measure], options))
         return
     for name in options.only:
         results = read(options.out)
-        results[name] = in_process(name)
+        results[name] = in_process(__file__, name, environment_of(name))
         options.out.write_text(json.dumps(results))
     print(report(read(options.out)))
 
 
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def in_process(name: str) -> Any:
-    """Measure in a fresh process, so that nothing of one configuration is left to the next."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--measure", name]
-    environment = dict(os.environ) | CONFIGURATIONS[name].get("variables", {})
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return next(json.loads(x.removeprefix(MARK)) for x in done.stdout.splitlines() if x.startswith(MARK))
+def environment_of(name: str) -> dict[str, str]:
+    return dict(os.environ) | CONFIGURATIONS[name].get("variables", {})
 
 
 def measure(configuration: dict[str, Any], options: argparse.Namespace) -> Any:

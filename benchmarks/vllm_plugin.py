@@ -13,11 +13,11 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from own_process import in_process, read, tell
 
 from anydraft.bench.markdown import table
 from anydraft.bench.prompts import packaged_prompts
@@ -26,7 +26,6 @@ from anydraft.models.locate import locate
 TARGET = "qwen2.5-coder-1.5b-instruct"
 SMOLLM2, GEMMA = "smollm2-135m-instruct", "gemma-3-270m"
 BATCHES = (1, 4)
-MARK = "result: "  # vLLM's processes write to stdout as well
 
 
 def plugin(draft: str, **options: Any) -> dict[str, Any]:
@@ -72,30 +71,23 @@ def main() -> None:
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print("\n" + MARK + json.dumps(measure(options.measure, options)), flush=True)
+        tell(measure(options.measure, options))
         return
     for name in options.only:
         results = read(options.out)
-        results[name] = in_process(name)
+        results[name] = in_process(__file__, name, environment())
         options.out.write_text(json.dumps(results))
     print(report(read(options.out)))
 
 
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def in_process(name: str) -> Any:
-    """Measure in a fresh process, so that nothing of one configuration is left to the next."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--measure", name]
-    environment = {
+def environment() -> dict[str, str]:
+    """Whatever of it is set already goes first."""
+    return {
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": "0-1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
     } | dict(os.environ)
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return next(json.loads(x.removeprefix(MARK)) for x in done.stdout.splitlines() if x.startswith(MARK))
 
 
 def measure(name: str, options: argparse.Namespace) -> Any:

@@ -53,7 +53,7 @@ class CostModel:
 
     def num_plain(self) -> int:
         """How often a step of the current rows was measured in which none proposed."""
-        return (self.plain if self.num_rows > 1 else self.target).count(self.num_rows)
+        return self._plain_times().count(self.num_rows)
 
     def target_time(self, num_tokens: int) -> float:
         """Of a forward in which some row proposes, over so many tokens."""
@@ -66,10 +66,14 @@ class CostModel:
     def plain_time_a_row(self) -> float:
         """A row's share of a step of the current rows that proposes nothing; NaN while no forward so small has
         been measured."""
-        times = self.plain if self.num_rows > 1 else self.target
+        times = self._plain_times()
         if not times or min(times) > self.num_rows:
             return math.nan
         return times.at(self.num_rows) / self.num_rows
+
+    def _plain_times(self) -> StepTimes:
+        """Where steps of the current rows that propose nothing are kept."""
+        return self.plain if self.num_rows > 1 else self.target
 
     def draft_time(self, num_rows: int) -> float:
         """Of a draft forward over so many rows."""
