@@ -10,6 +10,7 @@ from anydraft.engine import GenerationResult
 from anydraft.engine.engine import Engine
 from anydraft.errors import PairError, UsageError
 from anydraft.methods.auto import Auto
+from anydraft.methods.base import Drafted, Rollout
 from anydraft.rules.params import SamplingParams
 from tests import tiny
 
@@ -105,3 +106,20 @@ def test_the_predicted_speedup_needs_a_measured_plain_step() -> None:
     spent = result.stats.draft_time + result.stats.target_time
     assert result.stats.predicted_speedup == pytest.approx(result.stats.alone_time / spent)
     assert result.stats.alone_time > 0
+
+
+def test_a_draft_ends_after_the_token_that_makes_the_rest_unlikely() -> None:
+    """That token has been paid for, so it is proposed."""
+    backend = Engine(tiny.llama(), tiny.llama(), method="standard", dtype="float32").pair.backend
+    assert backend is not None
+
+    def drawn(min_survival: float) -> tuple[int, ...]:
+        ask = Rollout(context=[5, 6, 7], stable=0, max_tokens=6, min_survival=min_survival)
+        answer = backend.answer({"a": ask})["a"]
+        assert isinstance(answer, Drafted)
+        return answer.token_ids
+
+    whole = drawn(0.0)
+    assert len(whole) == 6
+    assert drawn(1.0) == whole[:1]
+    assert len(whole) > len(drawn(1e-4)) > 1
