@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anydraft.methods.base import DraftBackend, Expand
-from anydraft.methods.costs import CostModel
+from anydraft.methods.costs import CostModel, DraftWork
 from anydraft.models.select import Runner
 
 MOST_TOKENS = 8
@@ -41,7 +41,7 @@ class Times:
         for count, seconds in self.target.items():
             costs.observe_target(count, scale * seconds)
         costs.observe_draft(1, self.drafting(rows, forwards))
-        return costs.best_length(MOST_TOKENS, acceptance, 1, drafted=True)
+        return costs.best_length(MOST_TOKENS, acceptance, 1, DraftWork())
 
 
 def forward_times(target: Runner, draft: DraftBackend) -> Times:

@@ -134,12 +134,13 @@ class EngineCore:
         return getattr(self._draft, "num_forwards", 0), getattr(self._draft, "prefill_time", 0.0)
 
     def _observe_draft(self, seconds: float, forwards_before: int, prefill_time_before: float) -> None:
-        """What a draft forward of auto costs: reading a prompt is paid once and says nothing of it, nor does
-        another method's forward."""
+        """What a draft forward of auto costs, and its reading of prompts, which is paid once a request. Another
+        method's forward says nothing of it."""
         forwards, prefill_time = self._draft_work()
         if forwards > forwards_before:
-            drawing = seconds - (prefill_time - prefill_time_before)
-            self.costs.observe_draft(len(self._running), drawing / (forwards - forwards_before))
+            reading = prefill_time - prefill_time_before
+            self.costs.reading_time += reading
+            self.costs.observe_draft(len(self._running), (seconds - reading) / (forwards - forwards_before))
 
     def _verify_forward(self, proposals: Sequence[Proposal]) -> torch.Tensor:
         """Logits [rows, longest proposal + 1, V]."""
@@ -201,6 +202,8 @@ class EngineCore:
                 continue
             if self._draft is not None:
                 self._draft.release(request.id)
+            if request.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+                self.costs.observe_output(request.num_output_tokens)
             last = self._running.pop()
             if last is not request:
                 self._target.cache.move_row(len(self._running), row, len(last.token_ids) - 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from anydraft.methods.base import EMPTY, Method, Prompt, Proposal, ProposalGenerator, Proposer
-from anydraft.methods.costs import Acceptance, CostModel
+from anydraft.methods.costs import Acceptance, CostModel, DraftWork
 from anydraft.methods.lookup import Lookup, LookupProposer
 from anydraft.methods.winners import Drafting
 from anydraft.rules.noise import CoupledNoise
@@ -108,6 +108,7 @@ class AutoProposer:
         self._last: Proposal = EMPTY
         self._unseen: list[list[int]] = []
         self._steps = 0
+        self._reads = False  # whether the draft has read this request's prompt
         rows = method.costs.num_rows
         self._next_probe = 0 if rows == 1 or shared.trials < _KNOWN else _FIRST_PROBE * rows
         self._pause = _FIRST_PROBE
@@ -133,7 +134,7 @@ class AutoProposer:
             return EMPTY
         count = min(method.lookup.num_speculative_tokens, most)
         if costs.known(drafted=False):
-            count, speedup = costs.best_length(count, self._copied.rate, costs.num_rows, drafted=False)
+            count, speedup = costs.best_length(count, self._copied.rate, costs.num_rows, None)
             if not count and length >= _LONG_MATCH and self._is_probe():
                 count = min(_PROBE_LENGTH, most)
             self.decision = f"copying {count}: {speedup:.2f}x predicted"
@@ -150,7 +151,8 @@ class AutoProposer:
         least = 0.0
         if costs.known(drafted=True):
             rate, forwards = self._drafted.rate, self._forwards
-            best, speedup = costs.best_length(count, rate, costs.num_rows, drafted=True, forwards=forwards)
+            work = DraftWork(forwards, 0.0 if self._reads else costs.reading_a_token())
+            best, speedup = costs.best_length(count, rate, costs.num_rows, work)
             self.decision = f"drafting {best or 'off'}{self._how if best else ''}: {speedup:.2f}x predicted"
             if best:
                 # The draft's own confidence says where to stop; the average only whether to start.
@@ -160,6 +162,9 @@ class AutoProposer:
                 count = min(_PROBE_LENGTH, most)
             else:
                 return EMPTY
+        if not self._reads:
+            self._reads = True
+            costs.num_readers += 1
         for token_ids in self._unseen:
             self._drafting.observe(token_ids)
         self._unseen = []

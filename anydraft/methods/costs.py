@@ -12,8 +12,24 @@ from dataclasses import dataclass
 from anydraft.methods.step_times import Speed, StepTimes
 
 _WORTH_MANY = 1.15
-"""Speed-up to be predicted before several rows propose: times are noisy, a wrong yes holds up all of them, and the
-draft's reading of their prompts, which the prediction leaves out, is a larger share of the time than with one row."""
+"""Speed-up to be predicted before several rows propose: times are noisy, and a wrong yes holds up all of them."""
+_OUTPUT_LENGTH = 64.0
+"""Tokens of a request until some have ended: as if two had."""
+_OUTPUT_MEMORY = 0.97
+
+
+@dataclass(frozen=True)
+class DraftWork:
+    """What a draft model does for a request.
+
+    Attributes:
+        forwards: for each token that it proposes.
+        reading: seconds for each token that the request will emit, of its prompt; see
+            :meth:`CostModel.reading_a_token`.
+    """
+
+    forwards: float = 1.0
+    reading: float = 0.0
 
 
 class CostModel:
@@ -27,11 +43,16 @@ class CostModel:
         plain: those of several rows in which no row proposed.
         draft: forwards of the draft.
         num_rows: rows of the current step; the engine sets it.
+        num_readers: requests for which the draft has begun to draft, and so has read the prompt.
+        reading_time: seconds that the draft has read prompts, in all.
     """
 
     def __init__(self) -> None:
         self.num_rows = 1
         self.clear()
+        self.num_readers = 0
+        self.reading_time = 0.0
+        self._ended, self._output_tokens = 2.0, 2.0 * _OUTPUT_LENGTH
 
     def clear(self) -> None:
         """Forget what was measured."""
@@ -46,6 +67,16 @@ class CostModel:
     def observe_draft(self, num_rows: int, seconds: float) -> None:
         """A draft forward over ``num_rows`` rows took so long."""
         self.draft.observe(num_rows, seconds)
+
+    def observe_output(self, num_tokens: int) -> None:
+        """A request ended after so many tokens."""
+        self._ended = _OUTPUT_MEMORY * self._ended + 1.0
+        self._output_tokens = _OUTPUT_MEMORY * self._output_tokens + num_tokens
+
+    def reading_a_token(self) -> float:
+        """The draft's reading of a request's prompt, in seconds for each token that the request may emit."""
+        length = max(self._output_tokens / self._ended, 1.0)
+        return self.reading_time / max(self.num_readers, 1) / length
 
     def known(self, *, drafted: bool) -> bool:
         """Whether steps with and without proposals (and drafts, if they are drafted) have been seen."""
@@ -79,32 +110,27 @@ class CostModel:
         """Of a draft forward over so many rows."""
         return self.draft.at(num_rows)
 
-    def speedup(
-        self, length: int, acceptance: float, num_rows: int, *, drafted: bool, forwards: float = 1.0
-    ) -> float:
+    def speedup(self, length: int, acceptance: float, num_rows: int, draft: DraftWork | None) -> float:
         """Predicted tokens a second with ``length`` proposed tokens a row, over those with none.
 
         Args:
             acceptance: probability of accepting a token, given that those before it were.
             num_rows: rows that step together and all propose.
-            drafted: whether a draft model makes the tokens (copies cost nothing).
-            forwards: of the draft, for each token.
+            draft: what a draft model does for it; None: the tokens are copied, which costs nothing.
         """
         plain = self.plain_time(num_rows)
-        step = self.target_time(num_rows * (1 + length)) + (
-            length * forwards * self.draft_time(num_rows) if drafted else 0.0
-        )
-        return expected_tokens(length, acceptance) * plain / step
+        step = self.target_time(num_rows * (1 + length))
+        tokens = expected_tokens(length, acceptance)
+        if draft is not None:
+            step += length * draft.forwards * self.draft_time(num_rows) + num_rows * tokens * draft.reading
+        return tokens * plain / step
 
     def best_length(
-        self, most: int, acceptance: float, num_rows: int, *, drafted: bool, forwards: float = 1.0
+        self, most: int, acceptance: float, num_rows: int, draft: DraftWork | None
     ) -> tuple[int, float]:
         """The length of at most ``most`` with the best predicted speed-up, and that speed-up (0 and 1.0 when
         nothing beats proposing nothing)."""
-        choices = (
-            (self.speedup(n, acceptance, num_rows, drafted=drafted, forwards=forwards), -n)
-            for n in range(1, most + 1)
-        )
+        choices = ((self.speedup(n, acceptance, num_rows, draft), -n) for n in range(1, most + 1))
         best, negative = max(choices, default=(1.0, 0))
         return (-negative, best) if best > (1.0 if num_rows == 1 else _WORTH_MANY) else (0, best)
 

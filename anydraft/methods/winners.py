@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anydraft.methods.costs import CostModel
+from anydraft.methods.costs import CostModel, DraftWork
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def choose_sampled(temperature: float, target_overlap: float, costs: CostModel, 
 
     def speed(one: Drafting) -> float:
         acceptance = one.acceptance_at(temperature)
-        return costs.best_length(most, acceptance, costs.num_rows, drafted=True, forwards=one.forwards)[1]
+        return costs.best_length(most, acceptance, costs.num_rows, DraftWork(one.forwards))[1]
 
     best = max(CANDIDATES, key=speed)
     return best if speed(best) >= LEAST_GAIN * speed(first) else first

@@ -52,9 +52,10 @@ class Draft(DraftBackend, Protocol):
 
 @dataclass(eq=False)
 class _Drafting:
-    """A request's proposer and its last proposal."""
+    """A request's proposer, its ids when it first emitted (the first one among them), and its last proposal."""
 
     proposer: Proposer
+    num_first_ids: int
     last: Proposal = EMPTY
 
 
@@ -113,8 +114,9 @@ class Drafter:
         self._observe_target(now, rows, requests)
         self._observe_tokens(rows, requests)
         proposals = self._propose(now, rows, requests)
-        for key in self._tracker.forget_finished():
-            del self._drafting[key]
+        for request in self._tracker.forget_finished():
+            key = request.key
+            self._costs.observe_output(len(request.tokens) - self._drafting.pop(key).num_first_ids + 1)
             if self._draft is not None:
                 self._draft.release(key)
         self._step_began = self._clock()
@@ -127,7 +129,7 @@ class Drafter:
             if requests[i] is None and row.emits:
                 requests[i] = request = self._tracker.add(i, row.ids)
                 prompt = Prompt(tuple(int(token) for token in row.ids))
-                self._drafting[request.key] = _Drafting(self._method.start(prompt))
+                self._drafting[request.key] = _Drafting(self._method.start(prompt), len(row.ids))
         return requests
 
     def _observe_target(
@@ -192,7 +194,9 @@ class Drafter:
         """What a draft forward costs, with the work around it (recognition, retokenization)."""
         forwards, prefill = self._draft_work()
         if forwards > forwards_before:
-            seconds = self._agree(self._clock() - began - (prefill - prefill_before))
+            reading = self._agree(prefill - prefill_before)
+            self._costs.reading_time += reading
+            seconds = self._agree(self._clock() - began) - reading
             self.record.draft_step(seconds, forwards - forwards_before)
             if self._is_warm("draft", num_rows):
                 self._costs.observe_draft(num_rows, seconds / (forwards - forwards_before))

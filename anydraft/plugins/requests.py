@@ -109,11 +109,11 @@ class RequestTracker:
         self._next_key += 1
         return request
 
-    def forget_finished(self) -> list[int]:
-        """Forget requests that were out of the batch for too long; their keys."""
+    def forget_finished(self) -> list[TrackedRequest]:
+        """Forget requests that were out of the batch for too long, and return them."""
         idle = sorted((r for r in self._requests.values() if r.idle_steps), key=lambda r: -r.idle_steps)
         surplus = len(idle) - self.max_idle
-        gone = [r.key for i, r in enumerate(idle) if r.idle_steps > self.keep_steps or i < surplus]
-        for key in gone:
-            del self._requests[key]
+        gone = [r for i, r in enumerate(idle) if r.idle_steps > self.keep_steps or i < surplus]
+        for request in gone:
+            del self._requests[request.key]
         return gone

@@ -8,7 +8,7 @@ import pytest
 
 from anydraft.methods.auto import Auto
 from anydraft.methods.base import Prompt, Proposal, ProposalGenerator
-from anydraft.methods.costs import Acceptance, CostModel, expected_tokens
+from anydraft.methods.costs import Acceptance, CostModel, DraftWork, expected_tokens
 from anydraft.methods.lookup import Lookup
 
 
@@ -56,19 +56,50 @@ def test_forwards_of_other_batches_say_nothing_of_this_one() -> None:
 
 def test_cheap_drafts_and_flat_targets_draft_long() -> None:
     model = costs({1: 0.1, 9: 0.1}, {1: 0.001})
-    length, speedup = model.best_length(8, 0.9, 1, drafted=True)
+    length, speedup = model.best_length(8, 0.9, 1, DraftWork())
     assert length == 8
     assert speedup == pytest.approx(expected_tokens(8, 0.9) * 0.1 / 0.108)
 
 
 def test_a_target_that_pays_for_every_token_turns_drafting_off() -> None:
     model = costs({1: 0.1, 9: 0.9}, {1: 0.02})
-    assert model.best_length(8, 0.6, 1, drafted=True)[0] == 0
+    assert model.best_length(8, 0.6, 1, DraftWork())[0] == 0
 
 
 def test_a_larger_batch_drafts_less() -> None:
     model = costs({1: 0.1, 8: 0.11, 64: 0.8}, {1: 0.01, 8: 0.02})
-    assert model.best_length(8, 0.7, 1, drafted=True)[0] > model.best_length(8, 0.7, 8, drafted=True)[0]
+    assert model.best_length(8, 0.7, 1, DraftWork())[0] > model.best_length(8, 0.7, 8, DraftWork())[0]
+
+
+def test_a_prompt_that_the_draft_has_yet_to_read_is_paid_by_what_the_request_will_emit() -> None:
+    model = costs({1: 0.1, 9: 0.1}, {1: 0.001})
+    assert model.reading_a_token() == 0.0
+    model.reading_time, model.num_readers = 3.0, 2
+    for _ in range(300):
+        model.observe_output(50)
+    assert model.reading_a_token() == pytest.approx(1.5 / 50, rel=0.01)
+    tokens = expected_tokens(1, 0.5)
+    with_reading = model.speedup(1, 0.5, 1, DraftWork(reading=0.03))
+    assert with_reading == pytest.approx(tokens * 0.1 / (0.101 + tokens * 0.03))
+    rows = costs({4: 0.1, 8: 0.1}, {4: 0.001})
+    with_reading = rows.speedup(1, 0.5, 4, DraftWork(reading=0.01))
+    assert with_reading == pytest.approx(tokens * 0.1 / (0.101 + 4 * tokens * 0.01))
+
+
+def test_short_outputs_do_not_pay_for_reading_the_prompt_but_what_is_read_is_read() -> None:
+    auto = Auto(Lookup(), _Drafting())
+    auto.costs = costs({1: 0.1, 9: 0.1}, {1: 0.02})
+    first = auto.start(Prompt((1, 2, 3)))
+    assert step(first).token_ids
+    auto.costs.reading_time = 2.0
+    for _ in range(50):
+        auto.costs.observe_output(4)
+    second = auto.start(Prompt((1, 2, 3)))
+    assert len(step(second).token_ids) == 3  # a probe
+    assert "off" in second.decision
+    first.observe([9, 8])
+    assert len(step(first).token_ids) == 8
+    assert auto.costs.num_readers == 2
 
 
 def test_least_survival_is_the_price_of_one_more_token() -> None:
@@ -202,7 +233,7 @@ def test_the_cost_of_the_target_alone_stands_for_itself() -> None:
     """Wide, dear forwards must not make the target alone look dear and drafting cheap."""
     model = costs({4: 0.1, 8: 0.5, 12: 0.55, 16: 0.6, 20: 0.65}, {4: 0.001})
     assert model.plain_time(4) == pytest.approx(0.1)
-    assert model.best_length(4, 0.7, 4, drafted=True)[0] == 0
+    assert model.best_length(4, 0.7, 4, DraftWork())[0] == 0
 
 
 def test_tokens_of_one_row_do_not_stand_in_for_rows() -> None:
@@ -237,9 +268,9 @@ def test_a_draft_that_is_off_follows_the_text_only_when_it_is_asked() -> None:
 def test_several_rows_want_more_than_a_break_even() -> None:
     many, one = costs({4: 0.1, 8: 0.135}, {}), costs({1: 0.1, 2: 0.135}, {})
     many.num_rows = 4
-    assert 1.0 < many.speedup(1, 0.4, 4, drafted=False) < 1.05
-    assert many.best_length(1, 0.4, 4, drafted=False)[0] == 0
-    assert one.best_length(1, 0.4, 1, drafted=False)[0] == 1
+    assert 1.0 < many.speedup(1, 0.4, 4, None) < 1.05
+    assert many.best_length(1, 0.4, 4, None)[0] == 0
+    assert one.best_length(1, 0.4, 1, None)[0] == 1
 
 
 def test_sampled_drafts_do_not_lower_what_greedy_requests_expect() -> None:

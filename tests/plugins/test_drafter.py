@@ -239,6 +239,19 @@ def test_the_drafts_cost_is_a_forward_of_it() -> None:
     assert costs.draft == {}
     made.step([Row(np.array([0, 0]), True, K)])
     assert costs.draft == {1: pytest.approx(0.1)}
+    assert costs.reading_time == pytest.approx(0.2)
+
+
+def test_how_long_a_forgotten_request_became_is_remembered() -> None:
+    costs = CostModel()
+    made = drafter("slem", CountingDraft(), costs=costs)
+    made.step([Row(np.array([0, 1, 2]), True, K)])
+    made.step([Row(np.array([0, 1, 2, 0, 1]), True, K)])
+    told: list[int] = []
+    costs.observe_output = told.append  # type: ignore[method-assign]
+    for _ in range(66):
+        made.step([])
+    assert told == [3]
 
 
 def test_auto_turns_itself_off_where_the_draft_is_too_dear() -> None:

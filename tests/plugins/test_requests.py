@@ -85,7 +85,7 @@ def test_a_request_may_be_away_for_a_while() -> None:
         tracker.match([])
         assert tracker.forget_finished() == []
     tracker.match([])
-    assert tracker.forget_finished() == [0]
+    assert [request.key for request in tracker.forget_finished()] == [0]
     assert len(tracker) == 0
     assert keys(tracker.match([ids(1, 2, 3)])) == [None]
 
@@ -95,5 +95,5 @@ def test_no_more_of_the_absent_are_remembered_than_allowed() -> None:
     for i in range(4):
         tracker.add(0, ids(i))
         tracker.match([])
-    assert tracker.forget_finished() == [0, 1]
+    assert [request.key for request in tracker.forget_finished()] == [0, 1]
     assert len(tracker) == 2
