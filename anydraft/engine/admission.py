@@ -73,10 +73,11 @@ class Admission:
         """Whether ``request`` may run beside ``running``."""
         return self._target.cache.allocation.fits(len(running) + 1, self._slots([*running, request]))
 
-    def enter(self, running: Sequence[Request], request: Request) -> None:
+    def enter(self, running: Sequence[Request], request: Request) -> int:
         """Give ``request``, which fits, the row behind those of ``running``: all of its prompt but the last token.
 
-        The keys and values of a prompt that a running request has too are copied, not computed again.
+        The keys and values of a prompt that a running request has too are copied, not computed again. Returns how
+        many tokens were computed.
         """
         cache, row = self._target.cache, len(running)
         cache.make_room(row + 1, self._slots([*running, request]))
@@ -84,9 +85,11 @@ class Admission:
         twin = next((i for i, other in enumerate(running) if other.prompt_ids == request.prompt_ids), None)
         if twin is None:
             self._target.prefill(row, prompt, 0)
-        elif prompt:
+            return len(prompt)
+        if prompt:
             cache.fit(row + 1, len(prompt))
             cache.move_row(twin, row, len(prompt))
+        return 0
 
     @staticmethod
     def _slots(requests: Sequence[Request]) -> int:

@@ -107,8 +107,10 @@ class EngineCore:
                 return
             request = self._waiting.popleft()
             started = time.perf_counter()
-            self.admission.enter(self._running, request)
-            request.stats.prefill_time += time.perf_counter() - started
+            num_read = self.admission.enter(self._running, request)
+            seconds = time.perf_counter() - started
+            self.costs.observe_prompt(num_read, seconds)
+            request.stats.prefill_time += seconds
             self._running.append(request)
 
     def _propose(self) -> list[Proposal]:
@@ -123,7 +125,8 @@ class EngineCore:
         proposals = drive(generators, self._draft)
         seconds = time.perf_counter() - started
         if all(isinstance(request.proposer, AutoProposer | None) for request in self._running):
-            self._observe_draft(seconds, forwards, prefill_time)
+            num_rows = sum(proposal.num_draft_tokens > 0 for proposal in proposals.values())
+            self._observe_draft(num_rows, seconds, forwards, prefill_time)
         for request in self._running:
             request.stats.draft_time += seconds / len(self._running)
             request.stats.decision = getattr(request.proposer, "decision", "")
@@ -133,14 +136,16 @@ class EngineCore:
         """Forwards of the draft so far, and seconds that it read long contexts; zeros if it does not tell."""
         return getattr(self._draft, "num_forwards", 0), getattr(self._draft, "prefill_time", 0.0)
 
-    def _observe_draft(self, seconds: float, forwards_before: int, prefill_time_before: float) -> None:
-        """What a draft forward of auto costs, and its reading of prompts, which is paid once a request. Another
-        method's forward says nothing of it."""
+    def _observe_draft(
+        self, num_rows: int, seconds: float, forwards_before: int, prefill_time_before: float
+    ) -> None:
+        """What a draft forward of auto for so many rows costs, and its reading of prompts, which is paid once a
+        request. Another method's forward says nothing of it."""
         forwards, prefill_time = self._draft_work()
         if forwards > forwards_before:
             reading = prefill_time - prefill_time_before
             self.costs.reading_time += reading
-            self.costs.observe_draft(len(self._running), (seconds - reading) / (forwards - forwards_before))
+            self.costs.observe_draft(max(num_rows, 1), (seconds - reading) / (forwards - forwards_before))
 
     def _verify_forward(self, proposals: Sequence[Proposal]) -> torch.Tensor:
         """Logits [rows, longest proposal + 1, V]."""

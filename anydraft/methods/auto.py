@@ -18,11 +18,11 @@ ChooseSampled = Callable[[float, CostModel], tuple[Method, Drafting]]
 _LONG_MATCH = 5
 """So many equal last tokens are worth a copy before its acceptance is known."""
 _FIRST_PROBE, _LAST_PROBE = 8, 64
-"""While drafting is off one step in so many drafts all the same; the pause doubles up to the last."""
+"""While drafting is off one step of a single row in so many drafts all the same; the pause doubles up to the last."""
+_PROBE_SHARE = 0.01
+"""Share of the time of several rows that probes may take: one holds up all, and the draft may have to read a prompt."""
 _PROBE_LENGTH = 3
 _SHARED_MEMORY = 0.995
-_KNOWN = 8.0
-"""Trials of any requests (five are assumed) after which a new one among others need not probe at once."""
 _PLAIN_FIRST = 3
 """So many steps of several rows propose nothing before any does: a wrong yes holds up all rows, and all is judged by
 what those took."""
@@ -56,6 +56,7 @@ class Auto:
         self.max_tokens = max_tokens
         self.costs = costs or CostModel()
         self.sampled = sampled
+        self.probes = ProbeBudget()
         self.copied = Acceptance(accepted=1.5, trials=3.0, memory=_SHARED_MEMORY)
         self.drafted: defaultdict[tuple[str, bool], Acceptance] = defaultdict(
             lambda: Acceptance(memory=_SHARED_MEMORY)
@@ -84,6 +85,25 @@ class Auto:
         )
 
 
+class ProbeBudget:
+    """What rows that step together may spend on probes, all of them together. The first probe is free."""
+
+    def __init__(self) -> None:
+        self._saved: float | None = None
+
+    def save(self, seconds: float) -> None:
+        """A row's share of a step passed without a proposal."""
+        if self._saved is not None:
+            self._saved += _PROBE_SHARE * seconds
+
+    def spend(self, seconds: float) -> bool:
+        """Whether a probe that costs so much may be made now."""
+        if self._saved is not None and self._saved < seconds:
+            return False
+        self._saved = 0.0
+        return True
+
+
 class AutoProposer:
     """One request: its own acceptance of copies and of drafts, and what was decided last."""
 
@@ -109,8 +129,7 @@ class AutoProposer:
         self._unseen: list[list[int]] = []
         self._steps = 0
         self._reads = False  # whether the draft has read this request's prompt
-        rows = method.costs.num_rows
-        self._next_probe = 0 if rows == 1 or shared.trials < _KNOWN else _FIRST_PROBE * rows
+        self._next_probe = 0
         self._pause = _FIRST_PROBE
         self.decision = ""
         """In words, for the statistics."""
@@ -125,6 +144,8 @@ class AutoProposer:
         if max_target_tokens > 0 and not plain:
             copy = self._copy(max_target_tokens)
             self._last = copy if copy.token_ids else (yield from self._draft(max_target_tokens))
+        if costs.num_rows > 1 and not self._last.token_ids:
+            method.probes.save(costs.plain_time_a_row())
         return self._last
 
     def _copy(self, most: int) -> Proposal:
@@ -133,9 +154,9 @@ class AutoProposer:
         if not length or (self._drafting is not None and length < _LONG_MATCH and not self._copies_better()):
             return EMPTY
         count = min(method.lookup.num_speculative_tokens, most)
-        if costs.known(drafted=False):
+        if costs.num_rows > 1 or costs.known(drafted=False):
             count, speedup = costs.best_length(count, self._copied.rate, costs.num_rows, None)
-            if not count and length >= _LONG_MATCH and self._is_probe():
+            if not count and length >= _LONG_MATCH and self._is_probe(0.0):
                 count = min(_PROBE_LENGTH, most)
             self.decision = f"copying {count}: {speedup:.2f}x predicted"
         return Proposal(tuple(self._lookup.copy(count)), source="lookup") if count else EMPTY
@@ -147,18 +168,16 @@ class AutoProposer:
         if self._drafting is None:
             return EMPTY
         method, costs = self._method, self._method.costs
-        count = min(method.max_tokens, most)
+        count = min(method.max_tokens, most, costs.longest(costs.num_rows))
         least = 0.0
-        if costs.known(drafted=True):
-            rate, forwards = self._drafted.rate, self._forwards
-            work = DraftWork(forwards, 0.0 if self._reads else costs.reading_a_token())
-            best, speedup = costs.best_length(count, rate, costs.num_rows, work)
-            self.decision = f"drafting {best or 'off'}{self._how if best else ''}: {speedup:.2f}x predicted"
+        known = costs.known(drafted=True)
+        if known or costs.num_rows > 1:
+            best = self._best_length(count) if known else 0
             if best:
                 # The draft's own confidence says where to stop; the average only whether to start.
                 self._pause = _FIRST_PROBE
-                least = costs.least_survival(rate, costs.num_rows, best, forwards)
-            elif self._is_probe():
+                least = costs.least_survival(self._drafted.rate, costs.num_rows, best, self._forwards)
+            elif self._is_probe(self._forwards):
                 count = min(_PROBE_LENGTH, most)
             else:
                 return EMPTY
@@ -171,11 +190,23 @@ class AutoProposer:
         proposal = yield from self._drafting.propose(count, least)
         return proposal
 
-    def _is_probe(self) -> bool:
+    def _best_length(self, most: int) -> int:
+        costs = self._method.costs
+        work = DraftWork(self._forwards, 0.0 if self._reads else costs.reading_a_token())
+        best, speedup = costs.best_length(most, self._drafted.rate, costs.num_rows, work)
+        how = f"{best}{self._how}" if best else "off"
+        self.decision = f"drafting {how}: {speedup:.2f}x predicted"
+        return best
+
+    def _is_probe(self, forwards: float) -> bool:
+        """Whether to propose although it does not pay, with so many forwards of the draft for each token."""
+        costs = self._method.costs
+        if costs.num_rows > 1:
+            reading = 0.0 if self._reads or not forwards else costs.reading_a_prompt()
+            return self._method.probes.spend(costs.probe_time(_PROBE_LENGTH, forwards) + reading)
         if self._steps < self._next_probe:
             return False
-        # A probe holds up every row, and every row probes.
-        self._next_probe = self._steps + self._pause * self._method.costs.num_rows
+        self._next_probe = self._steps + self._pause
         self._pause = min(2 * self._pause, _LAST_PROBE)
         return True
 

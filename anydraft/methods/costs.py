@@ -15,7 +15,8 @@ _WORTH_MANY = 1.15
 """Speed-up to be predicted before several rows propose: times are noisy, and a wrong yes holds up all of them."""
 _OUTPUT_LENGTH = 64.0
 """Tokens of a request until some have ended: as if two had."""
-_OUTPUT_MEMORY = 0.97
+_MEMORY = 0.97
+"""Of what is averaged over requests."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class CostModel:
         self.clear()
         self.num_readers = 0
         self.reading_time = 0.0
+        self._prompt_tokens, self._prompt_time = 0.0, 0.0
         self._ended, self._output_tokens = 2.0, 2.0 * _OUTPUT_LENGTH
 
     def clear(self) -> None:
@@ -68,15 +70,24 @@ class CostModel:
         """A draft forward over ``num_rows`` rows took so long."""
         self.draft.observe(num_rows, seconds)
 
+    def observe_prompt(self, num_tokens: int, seconds: float) -> None:
+        """The target read so many tokens of a prompt in so long."""
+        if num_tokens:
+            self._prompt_tokens = _MEMORY * self._prompt_tokens + num_tokens
+            self._prompt_time = _MEMORY * self._prompt_time + seconds
+
     def observe_output(self, num_tokens: int) -> None:
         """A request ended after so many tokens."""
-        self._ended = _OUTPUT_MEMORY * self._ended + 1.0
-        self._output_tokens = _OUTPUT_MEMORY * self._output_tokens + num_tokens
+        self._ended = _MEMORY * self._ended + 1.0
+        self._output_tokens = _MEMORY * self._output_tokens + num_tokens
+
+    def reading_a_prompt(self) -> float:
+        """Seconds that the draft reads the prompt of a request, on average."""
+        return self.reading_time / max(self.num_readers, 1)
 
     def reading_a_token(self) -> float:
-        """The draft's reading of a request's prompt, in seconds for each token that the request may emit."""
-        length = max(self._output_tokens / self._ended, 1.0)
-        return self.reading_time / max(self.num_readers, 1) / length
+        """The same in seconds for each token that the request may emit."""
+        return self.reading_a_prompt() / max(self._output_tokens / self._ended, 1.0)
 
     def known(self, *, drafted: bool) -> bool:
         """Whether steps with and without proposals (and drafts, if they are drafted) have been seen."""
@@ -87,8 +98,24 @@ class CostModel:
         return self._plain_times().count(self.num_rows)
 
     def target_time(self, num_tokens: int) -> float:
-        """Of a forward in which some row proposes, over so many tokens."""
-        return (self.target or self.plain).at(num_tokens)
+        """Of a forward in which some row proposes, over so many tokens.
+
+        Forwards are about as dear up to some width, and from there on in proportion to it. How much a token costs
+        there is known from prompts before any forward so wide has been measured; narrower ones than were measured
+        lie on the line to those in which no row proposes.
+        """
+        times = self.target or self.plain
+        if not times:
+            return 0.0
+        least, most = min(times), max(times)
+        if num_tokens > most and self._prompt_tokens:
+            rising = (num_tokens - most) * self._prompt_time / self._prompt_tokens
+            return max(times.at(num_tokens), times.at(most) + rising)
+        below = max((n for n in self.plain if n <= num_tokens), default=least)
+        if below <= num_tokens < least:
+            dear, cheap = times.at(least), min(self.plain.at(below), times.at(least))
+            return cheap + (dear - cheap) * (num_tokens - below) / (least - below)
+        return times.at(num_tokens)
 
     def plain_time(self, num_rows: int) -> float:
         """Of a forward in which no row proposes."""
@@ -125,11 +152,24 @@ class CostModel:
             step += length * draft.forwards * self.draft_time(num_rows) + num_rows * tokens * draft.reading
         return tokens * plain / step
 
+    def probe_time(self, length: int, forwards: float = 1.0) -> float:
+        """Seconds by which a step gets longer if one of its rows drafts ``length`` tokens. A draft that was never
+        measured counts as the target."""
+        plain = self.plain_time(self.num_rows)
+        widening = self.target_time(self.num_rows + length) - plain
+        return max(widening, 0.0) + length * forwards * (self.draft_time(1) or plain)
+
+    def longest(self, num_rows: int) -> int:
+        """Tokens that a row may propose at most. Several rows widen a forward step by step, to twice the widest that
+        was measured: what more would take, nobody knows."""
+        return 2 * max(*self.target, *self.plain, num_rows) // num_rows - 1 if num_rows > 1 else 10**9
+
     def best_length(
         self, most: int, acceptance: float, num_rows: int, draft: DraftWork | None
     ) -> tuple[int, float]:
         """The length of at most ``most`` with the best predicted speed-up, and that speed-up (0 and 1.0 when
         nothing beats proposing nothing)."""
+        most = min(most, self.longest(num_rows))
         choices = ((self.speedup(n, acceptance, num_rows, draft), -n) for n in range(1, most + 1))
         best, negative = max(choices, default=(1.0, 0))
         return (-negative, best) if best > (1.0 if num_rows == 1 else _WORTH_MANY) else (0, best)

@@ -135,16 +135,20 @@ class Drafter:
     def _observe_target(
         self, now: float, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]
     ) -> None:
-        """Tell auto what the target's step took, if it was of the same requests and nothing else."""
+        """Tell auto what the target's step took, if it was of the requests of the step before: alone, or beside whole
+        prompts."""
         keys = {request.key for request in requests if request is not None}
-        same = len(keys) == len(rows) and keys == self._running.keys() and all(row.emits for row in rows)
-        if not same or not keys:
+        if len(keys) < len(rows) or not all(row.emits for row in rows) or not keys & self._running.keys():
             return
         seconds = self._agree(now - self._step_began)
         if seconds > LONGEST_STEP:
             return
         num_tokens = sum(self._running.values())
-        if self._is_warm("target", num_tokens):
+        if prompts := [
+            len(row.ids) for row, r in zip(rows, requests, strict=True) if r and r.key not in self._running
+        ]:
+            self._costs.observe_prompt(num_tokens + sum(prompts), seconds)
+        elif keys == self._running.keys() and self._is_warm("target", num_tokens):
             self.record.target_step(seconds)
             self._costs.observe_target(num_tokens, seconds)
 
@@ -173,7 +177,8 @@ class Drafter:
             key: self._drafting[key].proposer.propose(room) for key, room in asking.items()
         }
         proposals = drive(generators, self._draft)
-        self._observe_draft(len(asking), now, forwards, prefill)
+        num_rows = sum(proposal.num_draft_tokens > 0 for proposal in proposals.values())
+        self._observe_draft(max(num_rows, 1), now, forwards, prefill)
         for key in asking:
             drafting = self._drafting[key]
             drafting.last = proposals[key]

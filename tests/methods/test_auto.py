@@ -209,12 +209,60 @@ def test_a_new_request_begins_with_what_others_learned() -> None:
     for _ in range(10):
         run_badly(auto, 7)
     assert len(drafting.calls) == learned, "short requests do not try again what did not pay"
-    run_badly(auto, 100)
-    assert len(drafting.calls) > learned, "a long one does"
+    run_badly(auto, 600)
+    assert len(drafting.calls) == learned + 1, "a long one does"
     learned = len(drafting.calls)
     auto.costs = costs({1: 0.1, 9: 0.9}, {1: 0.02})
     run_badly(auto, 7)
     assert len(drafting.calls) == learned + 1, "and one that is alone, whom it costs little"
+
+
+def test_probes_of_several_rows_take_a_hundredth_of_the_time_and_the_reading_of_prompts_counts() -> None:
+    for reading in (0.0, 0.5):
+        drafting = _Drafting()
+        auto = Auto(Lookup(), drafting)
+        auto.costs = costs({4: 0.1, 36: 0.9}, {1: 0.02})
+        auto.costs.num_rows = 4
+        auto.costs.reading_time, auto.costs.num_readers = 1e6 * reading, 10**6
+        probe = 0.06 + (0.9 - 0.1) * 3 / 32 + reading
+        for _ in range(400):
+            run_badly(auto, 4)
+        seconds = 400 * 4 * 0.1 / 4
+        assert len(drafting.calls) == pytest.approx(1 + 0.01 * seconds / probe, abs=1)
+
+
+def test_one_row_of_several_tries_a_draft_whose_price_nobody_knows() -> None:
+    drafting = _Drafting()
+    auto = Auto(Lookup(), drafting)
+    auto.costs = costs({4: 0.1}, {})
+    rows = [auto.start(Prompt((1, 2, 3))) for _ in range(4)]
+    assert [len(step(row).token_ids) for row in rows] == [3, 0, 0, 0]
+
+
+def test_several_rows_widen_a_forward_to_twice_the_widest_at_most() -> None:
+    model = costs({4: 0.1}, {1: 0.001})
+    assert model.best_length(8, 0.9, 4, DraftWork())[0] == 1
+    for _ in range(3):
+        model.observe_target(8, 0.1)
+    assert model.best_length(8, 0.9, 4, DraftWork())[0] == 3
+
+
+def test_a_forward_wider_than_any_so_far_costs_what_a_token_of_a_prompt_does() -> None:
+    model = costs({4: 0.08, 7: 0.08}, {})
+    assert model.target_time(12) == pytest.approx(0.08)
+    model.observe_prompt(0, 1.0)
+    model.observe_prompt(100, 0.8)
+    assert model.target_time(7) == pytest.approx(0.08)
+    assert model.target_time(12) == pytest.approx(0.08 + 5 * 0.008)
+    steep = costs({4: 0.08, 8: 0.16, 12: 0.32}, {})
+    steep.observe_prompt(100, 0.8)
+    assert steep.target_time(16) == pytest.approx(0.48)
+
+
+def test_a_forward_narrower_than_any_so_far_lies_on_the_line_to_the_target_alone() -> None:
+    model = costs({4: 0.1, 36: 0.9}, {})
+    assert model.target_time(4) == pytest.approx(0.1)
+    assert model.target_time(20) == pytest.approx(0.5)
 
 
 def test_more_rows_probe_less_often() -> None:

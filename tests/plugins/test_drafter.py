@@ -225,6 +225,17 @@ def test_a_step_that_read_a_prompt_or_waited_tells_nothing() -> None:
     assert costs.target == known
 
 
+def test_a_step_that_read_whole_prompts_beside_others_tells_what_a_token_of_them_costs() -> None:
+    costs, clock = CostModel(), Clock()
+    made = drafter("auto", CountingDraft(), costs=costs, clock=clock)
+    told: list[tuple[int, float]] = []
+    costs.observe_prompt = lambda *observed: told.append(observed)  # type: ignore[method-assign]
+    steps(made, clock, [[[3]], [[3, 1], [0, 1, 2]]], 0.5)
+    assert told == [(1 + 3, 0.5)]
+    steps(made, clock, [[[2]]], 0.5)
+    assert len(told) == 1, "there may have been a pause"
+
+
 def test_the_drafts_cost_is_a_forward_of_it() -> None:
     class Slow(CountingDraft):
         def answer(self, asks: Mapping[Hashable, Ask]) -> dict[Hashable, Answer]:
