@@ -1,9 +1,10 @@
-"""Speed by batch size and by length of the context: the target alone, auto and slem.
+"""Speed by batch size, by number of drafts and by length of the context: the target alone, auto and slem.
 
-    python benchmarks/batches.py [TARGET [DRAFT]] [--batch-size N ...] [--context N ...]
+    python benchmarks/batches.py [TARGET [DRAFT]] [--batch-size N ...] [--drafts N ...] [--context N ...]
 
 Batches: total tok/s of as many requests as run at once, beside the target alone at the same batch, in alternating
-order. Contexts: what a step takes after a prompt of so many tokens, and on what.
+order. Drafts: what a step of slem takes with so many draft tokens. Contexts: what a step takes after a prompt of so
+many tokens, and on what.
 """
 
 from __future__ import annotations
@@ -87,6 +88,32 @@ def _batch_row(size: int, series: Series, alone: Series) -> tuple[object, ...]:
     )
 
 
+def drafts(engine: Engine, counts: Sequence[int], num_prompts: int, max_tokens: int) -> str:
+    """A row a number of draft tokens, batch 1; the first is the target alone."""
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    configurations = [EngineConfiguration("AR", engine.with_method("none", max_num_seqs=1))]
+    for count in counts:
+        slem = engine.with_method("slem", num_speculative_tokens=count, max_num_seqs=1)
+        configurations.append(EngineConfiguration(str(count), slem))
+    series = measure(configurations, packaged_prompts(num_prompts), params, 1, progress)
+    rows = []
+    for one in series:
+        stats = one.stats
+        step = 1000 * sum(run.decode_seconds for run in one.runs) / stats.num_steps
+        rows.append(
+            (
+                one.name,
+                f"{step:.1f}",
+                f"{1000 * stats.target_time / stats.num_steps:.1f}",
+                f"{1000 * stats.draft_time / stats.num_steps:.1f}",
+                f"{stats.acceptance_length:.2f}",
+                f"{statistics.median(one.decode_ratios(series[0])):.2f}",
+            )
+        )
+    header = ["drafts", "ms a step", "target", "draft", "acceptance length", "decode over AR, median"]
+    return table(header, rows, "lrrrrr")
+
+
 def contexts(engine: Engine, lengths: Sequence[int], max_tokens: int) -> str:
     """A row a length of the prompt and method."""
     target = engine.pair.target
@@ -148,7 +175,9 @@ def main() -> None:
     parser.add_argument("target", nargs="?", default="qwen2.5-coder-1.5b-instruct")
     parser.add_argument("draft", nargs="?", default="smollm2-135m-instruct")
     parser.add_argument("--batch-size", type=int, nargs="*", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--context", type=int, nargs="*", default=[100, 1000, 4000])
+    parser.add_argument("--drafts", type=int, nargs="*", default=[1, 2, 3, 4, 6, 8])
+    parser.add_argument("--num-prompts", type=int, default=8, help="for the table of drafts")
+    parser.add_argument("--context", type=int, nargs="*", default=[128, 512, 2048, 8192])
     parser.add_argument("--groups", type=int, default=2, help="batches of each size")
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--dtype", default=None)
@@ -158,6 +187,9 @@ def main() -> None:
     if options.batch_size:
         table_of_batches = batches(engine, options.batch_size, options.groups, options.max_tokens)
         print(f"## Batches\n\n{table_of_batches}\n", flush=True)
+    if options.drafts:
+        table_of_drafts = drafts(engine, options.drafts, options.num_prompts, options.max_tokens)
+        print(f"## Drafts\n\n{table_of_drafts}\n", flush=True)
     if options.context:
         print(f"## Contexts\n\n{contexts(engine, options.context, options.max_tokens)}")
 
