@@ -24,7 +24,6 @@ from anydraft.bench.serve_all import target_ids
 from anydraft.engine import Engine, RequestStats
 from anydraft.rules.params import SamplingParams
 
-METHODS = ("none", "auto", "slem")
 NAMES = {"none": "AR"}
 
 
@@ -48,14 +47,16 @@ def progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def batches(engine: Engine, sizes: Sequence[int], groups: int, max_tokens: int) -> str:
+def batches(
+    engine: Engine, methods: Sequence[str], sizes: Sequence[int], groups: int, max_tokens: int
+) -> str:
     """A row a batch size and method; ``groups`` batches each."""
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     rows = []
     for size in sizes:
         prompts = packaged_prompts(size * groups)
         configurations = [
-            EngineConfiguration(NAMES.get(m, m), engine.with_method(m, max_num_seqs=size)) for m in METHODS
+            EngineConfiguration(NAMES.get(m, m), engine.with_method(m, max_num_seqs=size)) for m in methods
         ]
         series = measure(configurations, prompts, params, size, progress)
         rows += [_batch_row(size, one, series[0]) for one in series]
@@ -114,7 +115,7 @@ def drafts(engine: Engine, counts: Sequence[int], num_prompts: int, max_tokens: 
     return table(header, rows, "lrrrrr")
 
 
-def contexts(engine: Engine, lengths: Sequence[int], max_tokens: int) -> str:
+def contexts(engine: Engine, methods: Sequence[str], lengths: Sequence[int], max_tokens: int) -> str:
     """A row a length of the prompt and method."""
     target = engine.pair.target
     text = [i for p in packaged_prompts(10, ["summary"]) for i in target_ids(target, p)]
@@ -125,7 +126,7 @@ def contexts(engine: Engine, lengths: Sequence[int], max_tokens: int) -> str:
             progress(f"{length} tokens and {max_tokens} more are beyond the target's {target.max_context}")
             continue
         prompt = (text * (1 + length // len(text)))[:length]
-        for method in METHODS:
+        for method in methods:
             steps = _run(engine.with_method(method, max_num_seqs=1), prompt, params)
             progress(f"{length} tokens, {NAMES.get(method, method)}: {steps.milliseconds:.1f} ms a step")
             stats = steps.stats
@@ -174,6 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("target", nargs="?", default="qwen2.5-coder-1.5b-instruct")
     parser.add_argument("draft", nargs="?", default="smollm2-135m-instruct")
+    parser.add_argument("--method", nargs="+", default=["auto", "slem"], help="beside the target alone")
     parser.add_argument("--batch-size", type=int, nargs="*", default=[1, 2, 4, 8, 16])
     parser.add_argument("--drafts", type=int, nargs="*", default=[1, 2, 3, 4, 6, 8])
     parser.add_argument("--num-prompts", type=int, default=8, help="for the table of drafts")
@@ -184,14 +186,15 @@ def main() -> None:
     options = parser.parse_args()
     engine = Engine(options.target, options.draft, dtype=options.dtype)
     print(f"# {options.target} <- {options.draft}\n\n{machine_card()}; greedy, {options.max_tokens} tokens\n")
+    methods = ["none", *options.method]
     if options.batch_size:
-        table_of_batches = batches(engine, options.batch_size, options.groups, options.max_tokens)
+        table_of_batches = batches(engine, methods, options.batch_size, options.groups, options.max_tokens)
         print(f"## Batches\n\n{table_of_batches}\n", flush=True)
     if options.drafts:
         table_of_drafts = drafts(engine, options.drafts, options.num_prompts, options.max_tokens)
         print(f"## Drafts\n\n{table_of_drafts}\n", flush=True)
     if options.context:
-        print(f"## Contexts\n\n{contexts(engine, options.context, options.max_tokens)}")
+        print(f"## Contexts\n\n{contexts(engine, methods, options.context, options.max_tokens)}")
 
 
 if __name__ == "__main__":
