@@ -245,6 +245,8 @@ def test_several_rows_widen_a_forward_to_twice_the_widest_at_most() -> None:
     for _ in range(3):
         model.observe_target(8, 0.1)
     assert model.best_length(8, 0.9, 4, DraftWork())[0] == 3
+    auto = Auto(Lookup(), _Drafting(), costs=model)
+    assert len(step(auto.start(Prompt((1, 2, 3)))).token_ids) == 3
 
 
 def test_a_forward_wider_than_any_so_far_costs_what_a_token_of_a_prompt_does() -> None:
