@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import platform
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
 from anydraft._version import __version__
 from anydraft.bench.bench_report import BatchReport, BenchOptions, BenchReport
 from anydraft.bench.measure import Configuration, EngineConfiguration, Progress, measure
-from anydraft.bench.peers import ASSISTED, TransformersPeer, refuse_wrong_sampling
+from anydraft.bench.peers import ASSISTED, Peer, TransformersPeer, refuse_wrong_sampling
+from anydraft.bench.peers_vllm import VLLM_PEERS, VllmPeer, refuse_without_vllm
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.bench.same_output import OutputJudge
 from anydraft.engine import Engine
-from anydraft.models.load import LoadedModel, load_model
+from anydraft.models.load import LoadedModel, load_model, resolve_device
 from anydraft.rules.params import SamplingParams
 
 BASELINE = "AR"
@@ -44,7 +46,9 @@ def bench(
     Raises:
         UsageError: a peer that cannot do what is asked, or a prompt that does not fit.
         ModelError, PairError: a model cannot be used.
+        AnyDraftError: a peer failed.
     """
+    refuse_without_vllm(options.peers, params, resolve_device(options.device))
     plain = Engine(options.target, method="none", dtype=options.dtype, device=options.device)
     target = plain.pair.target
     engines = {
@@ -57,22 +61,21 @@ def bench(
         )
         for draft in options.drafts
     }
-    peers = _peers(options, params, target, engines)
-    batches = []
-    for batch_size in options.batch_sizes:
-        configurations: list[Configuration] = [
-            EngineConfiguration(BASELINE, plain.with_method("none", max_num_seqs=batch_size))
+    with _peers(options, params, prompts, target, engines, progress) as peers:
+        batches = [
+            BatchReport(
+                batch_size,
+                tuple(p.id for p in prompts),
+                measure(
+                    _configurations(options, plain, engines, peers, batch_size),
+                    prompts,
+                    params,
+                    batch_size,
+                    progress,
+                ),
+            )
+            for batch_size in options.batch_sizes
         ]
-        configurations += peers if batch_size == 1 else []
-        for method in options.methods:
-            for draft, engine in engines.items() if method != "lookup" else list(engines.items())[:1]:
-                configured = engine.with_method(
-                    method, num_speculative_tokens=options.num_speculative_tokens, max_num_seqs=batch_size
-                )
-                name = method if method == "lookup" else f"{method} <- {draft}"
-                configurations.append(EngineConfiguration(name, configured))
-        series = measure(configurations, prompts, params, batch_size, progress)
-        batches.append(BatchReport(batch_size, tuple(p.id for p in prompts), series))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if params.greedy:
         judge = OutputJudge(plain, prompts)
@@ -81,20 +84,56 @@ def bench(
     return BenchReport(options, params, tuple(p.id for p in prompts), batches, peak, machine_card())
 
 
-def _peers(
-    options: BenchOptions, params: SamplingParams, target: LoadedModel, engines: dict[str, Engine]
+def _configurations(
+    options: BenchOptions, plain: Engine, engines: dict[str, Engine], peers: Sequence[Peer], batch_size: int
 ) -> list[Configuration]:
-    draft = None
+    """The baseline first."""
+    configurations: list[Configuration] = [
+        EngineConfiguration(BASELINE, plain.with_method("none", max_num_seqs=batch_size))
+    ]
+    configurations += [peer for peer in peers if batch_size == 1 or peer.batches]
+    for method in options.methods:
+        for draft, engine in engines.items() if method != "lookup" else list(engines.items())[:1]:
+            configured = engine.with_method(
+                method, num_speculative_tokens=options.num_speculative_tokens, max_num_seqs=batch_size
+            )
+            name = method if method == "lookup" else f"{method} <- {draft}"
+            configurations.append(EngineConfiguration(name, configured))
+    return configurations
+
+
+@contextmanager
+def _peers(
+    options: BenchOptions,
+    params: SamplingParams,
+    prompts: Sequence[BenchPrompt],
+    target: LoadedModel,
+    engines: dict[str, Engine],
+    progress: Progress,
+) -> Iterator[list[Peer]]:
+    """The peers that were asked for, in that order; closed at the end, however it comes."""
+    assistant = None
     same_vocabulary = False
-    if ASSISTED in options.peers and options.drafts:
-        pair = engines[options.drafts[0]].pair
+    first = engines[options.drafts[0]].pair if options.drafts else None
+    if ASSISTED in options.peers and first is not None:
         same_vocabulary = (
-            pair.bridge is not None
-            and pair.bridge.nearly_same
-            and pair.draft is not None
-            and pair.draft.vocab_size == target.vocab_size
+            first.bridge is not None
+            and first.bridge.nearly_same
+            and first.draft is not None
+            and first.draft.vocab_size == target.vocab_size
         )
         refuse_wrong_sampling(options.peers, params, same_vocabulary=same_vocabulary)
         # Its own copy: what the engine drafts with may be quantized, and a peer changes its draft.
-        draft = load_model(options.drafts[0], dtype=options.dtype, device=options.device)
-    return [TransformersPeer(kind, target, draft, same_vocabulary=same_vocabulary) for kind in options.peers]
+        assistant = load_model(options.drafts[0], dtype=options.dtype, device=options.device)
+    peers: list[Peer] = []
+    with ExitStack() as stack:
+        for kind in options.peers:
+            if kind in VLLM_PEERS:
+                progress(f"starting {kind}")
+                draft = first.draft if first is not None else None
+                peer: Peer = VllmPeer(kind, options, target, draft, prompts, params.max_tokens)
+            else:
+                peer = TransformersPeer(kind, target, assistant, same_vocabulary=same_vocabulary)
+            stack.callback(peer.close)
+            peers.append(peer)
+        yield peers

@@ -72,7 +72,7 @@ class BatchReport:
             "drafts": stats.num_drafts,
             "draft_tokens": stats.num_draft_tokens,
             "accepted_tokens": stats.num_accepted_tokens,
-            "draft_time_share": stats.draft_time / sum(run.seconds for run in series.runs),
+            "draft_time_share": _draft_time_share(series),
             "same_outputs": same,
             "outputs": outputs,
             "ties": None if self.differences is None else sum(d.verdict == "tie" for d in found),
@@ -140,6 +140,14 @@ class BenchReport:
         return "\n\n".join(parts)
 
 
+def _draft_time_share(series: Series) -> float | None:
+    """0 to 1; None where something drafts and does not say for how long (peers)."""
+    stats = series.stats
+    if stats.num_accepted_tokens and not stats.draft_time:
+        return None
+    return stats.draft_time / sum(run.seconds for run in series.runs)
+
+
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     header = [
         "configuration",
@@ -165,7 +173,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
                 f"{row['decode_speedup_median']:.2f}",
                 f"{row['acceptance_length']:.2f}",
                 f"{100 * row['acceptance_rate']:.0f} %" if row["draft_tokens"] else "-",
-                f"{100 * row['draft_time_share']:.0f} %",
+                "-" if row["draft_time_share"] is None else f"{100 * row['draft_time_share']:.0f} %",
                 " ".join(f"{share:.2f}" for share in row["per_position_acceptance"][:5]) or "-",
                 _same(row),
             )

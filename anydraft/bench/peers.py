@@ -1,14 +1,15 @@
-"""What people use today, on the same target in the same process: Transformers' own generation."""
+"""What people use today: Transformers' own generation, on the same target in the same process, or vLLM beside it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from anydraft.bench.measure import Timed
+from anydraft.bench.measure import Configuration, Timed
+from anydraft.bench.peers_vllm import VLLM_PEERS
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.bench.serve_all import target_ids
 from anydraft.engine import RequestStats
@@ -17,7 +18,18 @@ from anydraft.models.load import LoadedModel
 from anydraft.rules.params import SamplingParams
 
 ASSISTED = "transformers-assisted"
-PEERS = ("transformers", "transformers-lookup", ASSISTED)
+_TRANSFORMERS = ("transformers", "transformers-lookup", ASSISTED)
+PEERS = (*_TRANSFORMERS, *VLLM_PEERS)
+
+
+class Peer(Configuration, Protocol):
+    """A configuration that is not ours."""
+
+    batches: bool
+    """Whether it takes several prompts at once."""
+
+    def close(self) -> None:
+        """Free what it holds beside the target."""
 
 
 def refuse_wrong_sampling(peers: Sequence[str], params: SamplingParams, *, same_vocabulary: bool) -> None:
@@ -41,10 +53,12 @@ class TransformersPeer:
     where the vocabularies differ.
     """
 
+    batches = False
+
     def __init__(
         self, kind: str, target: LoadedModel, draft: LoadedModel | None, *, same_vocabulary: bool = False
     ) -> None:
-        if kind not in PEERS:
+        if kind not in _TRANSFORMERS:
             raise UsageError(f"peer {kind!r} is unknown; choose of {', '.join(PEERS)}")
         if kind == ASSISTED and draft is None:
             raise UsageError(f"peer {ASSISTED} needs a draft")
@@ -70,6 +84,9 @@ class TransformersPeer:
             prefill_time=calls.first_time,
         )
         return Timed(seconds, tuple(outputs), stats, sum(map(len, given)))
+
+    def close(self) -> None:
+        """There is nothing to free."""
 
     @torch.inference_mode()
     def _generate(self, ids: Sequence[int], params: SamplingParams, calls: _Calls) -> tuple[int, ...]:
