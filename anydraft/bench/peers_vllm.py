@@ -193,7 +193,9 @@ def environment(num_threads: int) -> dict[str, str]:
 
 def _one_a_core_first() -> list[int]:
     """The processors that this process may use; those that share a core with an earlier one come last."""
-    firsts, others, seen = [], [], set()
+    firsts: list[int] = []
+    others: list[int] = []
+    seen: set[str] = set()
     for cpu in sorted(os.sched_getaffinity(0)):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         core = siblings.read_text().strip() if siblings.exists() else str(cpu)

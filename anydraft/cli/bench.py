@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
+from anydraft.cli.options import (
+    Device,
+    DraftQuantization,
+    Dtype,
+    JsonReport,
+    NumSpeculativeTokens,
+    Prompts,
+    Target,
+    Temperature,
+)
+
 
 def bench(
-    target: Annotated[str, typer.Argument(help="Packaged name, folder, GGUF file or hub id.")],
+    target: Target,
     drafts: Annotated[list[str], typer.Argument(help="One or more drafts, named the same way.")],
     method: Annotated[
         list[str] | None, typer.Option(help="Method to measure; may be given again.", metavar="NAME")
@@ -17,7 +28,11 @@ def bench(
     batch_size: Annotated[list[int] | None, typer.Option(help="Rows at once; may be given again.")] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help="transformers, transformers-lookup or transformers-assisted; may be given again."),
+        typer.Option(
+            help="transformers, transformers-lookup, transformers-assisted, vllm, vllm-tli or vllm-anydraft; may be "
+            "given again.",
+            metavar="NAME",
+        ),
     ] = None,
     num_prompts: Annotated[
         int | None,
@@ -29,27 +44,19 @@ def bench(
             help="code, chat, maths or summary; may be given again. By default all in turn.", metavar="NAME"
         ),
     ] = None,
-    prompts: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Your own: a prompt a line, or JSON lines.")
-    ] = None,
+    prompts: Prompts = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate for each prompt at most.")] = 64,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampled runs.")] = 0,
-    num_speculative_tokens: Annotated[int | None, typer.Option(help="Draft tokens a step.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; by default chosen.")
-    ] = None,
-    draft_quantization: Annotated[
-        str, typer.Option(help="Weights of the drafts: auto, none, int8 or int4.", metavar="NAME")
-    ] = "auto",
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")
-    ] = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    dtype: Dtype = None,
+    draft_quantization: DraftQuantization = "auto",
+    device: Device = None,
     plots: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Draw pictures into this folder (needs the extra 'plots')."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: JsonReport = False,
 ) -> None:
     """Measure TARGET alone and with each draft and method, on the same prompts, in alternating order.
 
@@ -59,7 +66,7 @@ def bench(
     from anydraft.bench.bench_report import BenchOptions
     from anydraft.bench.peers import PEERS
     from anydraft.bench.plots import draw, require_matplotlib
-    from anydraft.bench.prompts import CATEGORIES, file_prompts, packaged_prompts
+    from anydraft.cli.options import chosen_prompts
     from anydraft.cli.output import print_json, print_progress, print_text
     from anydraft.errors import UsageError
     from anydraft.methods.select import METHODS
@@ -75,14 +82,7 @@ def bench(
         raise UsageError("--batch-size must be at least 1")
     if plots is not None:
         require_matplotlib()
-    if num_prompts is not None and num_prompts < 1:
-        raise UsageError(f"--num-prompts {num_prompts} must be at least 1")
-    if prompts is not None and category:
-        raise UsageError("--category chooses of the package's prompts; leave it out with --prompts")
-    if prompts is None:
-        chosen = packaged_prompts(12 if num_prompts is None else num_prompts, category or CATEGORIES)
-    else:
-        chosen = file_prompts(prompts)[:num_prompts]
+    chosen = chosen_prompts(prompts, num_prompts, 12, category)
     options = BenchOptions(
         target=target,
         drafts=tuple(drafts),

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from anydraft.cli.options import JsonReport
+
 
 def check(
     target: Annotated[
@@ -17,7 +19,7 @@ def check(
         str | None,
         typer.Option("--text", metavar="FILE", help="Weigh by this text instead of the built-in samples."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: JsonReport = False,
 ) -> None:
     """Say whether two models work together, and how well, without loading their weights.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from anydraft.cli.options import JsonReport
 
 
-def models(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def models(json: JsonReport = False) -> None:
     """List the packaged models and whether they are in the cache."""
     from anydraft.bench.markdown import table
     from anydraft.cli.output import print_json, print_text

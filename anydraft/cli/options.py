@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from anydraft.bench.prompts import BenchPrompt
     from anydraft.engine import Engine
 
 Target = Annotated[str, typer.Argument(help="Packaged name, folder, GGUF file or hub id.")]
 Draft = Annotated[str | None, typer.Option(help="The small model that drafts, named the same way.")]
+RequiredDraft = Annotated[str, typer.Argument(help="The small model that drafts, named the same way.")]
 Method = Annotated[str, typer.Option(help="auto, standard, tli, slem, slrs, lookup or none.", metavar="NAME")]
 NumSpeculativeTokens = Annotated[
     int | None, typer.Option(help="Draft tokens a step; by default the method's choice.")
@@ -21,12 +24,44 @@ TopK = Annotated[int, typer.Option(help="Sample from so many most likely tokens;
 MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the most likely one.")]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
 System = Annotated[str | None, typer.Option(help="System message of the chat.")]
+Prompts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Your own: a prompt a line, or JSON lines with 'prompt' or 'messages'."
+    ),
+]
 Verification = Annotated[str, typer.Option(help="rejection, block or coupled.", metavar="NAME")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default chosen.")]
 DraftQuantization = Annotated[
     str, typer.Option(help="Weights of the draft: auto, none, int8 or int4.", metavar="NAME")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
+JsonReport = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def chosen_prompts(
+    file: str | None, count: int | None, default_count: int, categories: Sequence[str] | None = None
+) -> list[BenchPrompt]:
+    """What ``--prompts``, ``--num-prompts`` and ``--category`` choose.
+
+    Args:
+        file: of the user's own prompts, of which the first ``count`` are taken, by default all.
+        count: of the packaged prompts, by default ``default_count``.
+        categories: of the packaged prompts; None: all in turn.
+
+    Raises:
+        UsageError: they contradict each other, or there are no such prompts.
+    """
+    from anydraft.bench.prompts import CATEGORIES, file_prompts, packaged_prompts
+    from anydraft.errors import UsageError
+
+    if count is not None and count < 1:
+        raise UsageError(f"--num-prompts {count} must be at least 1")
+    if file is None:
+        return packaged_prompts(default_count if count is None else count, categories or CATEGORIES)
+    if categories:
+        raise UsageError("--category chooses of the package's prompts; leave it out with --prompts")
+    return file_prompts(file)[:count]
 
 
 def load_engine(

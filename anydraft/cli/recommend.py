@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from anydraft.cli.options import Device, DraftQuantization, Dtype, Target
+from anydraft.cli.options import Device, DraftQuantization, Dtype, JsonReport, Prompts, Target
 
 
 def recommend(
@@ -15,12 +15,7 @@ def recommend(
         list[str] | None,
         typer.Argument(help="Drafts to rank, named the same way; by default the packaged ones in the cache."),
     ] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Your own: a prompt a line, or JSON lines. The more like your use."
-        ),
-    ] = None,
+    prompts: Prompts = None,
     num_prompts: Annotated[
         int | None, typer.Option(help="So many prompts: by default 4, of FILE all.")
     ] = None,
@@ -28,7 +23,7 @@ def recommend(
     dtype: Dtype = None,
     draft_quantization: DraftQuantization = "auto",
     device: Device = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: JsonReport = False,
 ) -> None:
     """Rank drafts for TARGET by the speed-up predicted on this machine, with the best method for each.
 
@@ -37,19 +32,13 @@ def recommend(
 
     Exit code 0: something pays. 1: none of these pays (less than 1.05x), or a model cannot run. 2: wrong usage.
     """
-    from anydraft.bench.prompts import file_prompts, packaged_prompts
     from anydraft.bench.recommend import RecommendOptions
     from anydraft.bench.recommend import recommend as rank
+    from anydraft.cli.options import chosen_prompts
     from anydraft.cli.output import print_json, print_text
     from anydraft.cli.progress import counted_progress
-    from anydraft.errors import UsageError
 
-    if num_prompts is not None and num_prompts < 1:
-        raise UsageError(f"--num-prompts {num_prompts} must be at least 1")
-    if prompts is None:
-        chosen = packaged_prompts(4 if num_prompts is None else num_prompts)
-    else:
-        chosen = file_prompts(prompts)[:num_prompts]
+    chosen = chosen_prompts(prompts, num_prompts, 4)
     options = RecommendOptions(
         target=target,
         drafts=tuple(dict.fromkeys(drafts or ())),

@@ -76,6 +76,8 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise UsageError("the prompt is empty; give some text, or '-' and text on standard input")
+    if trace is not None:
+        _require_writable(trace)
     params = SamplingParams(
         temperature=temperature,
         top_p=top_p,
@@ -122,6 +124,19 @@ def run(
     else:
         sys.stdout.write("\n")
         sys.stderr.write(_line(report) + "\n")
+
+
+def _require_writable(path: Path) -> None:
+    """Before anything is loaded; leaves no file behind."""
+    from anydraft.errors import UsageError
+
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}; give --trace another file") from error
+    if not existed:
+        path.unlink()
 
 
 def _write(path: Path, page: str) -> None:

@@ -6,27 +6,33 @@ from typing import Annotated
 
 import typer
 
+from anydraft.cli.options import (
+    Device,
+    DraftQuantization,
+    Dtype,
+    JsonReport,
+    NumSpeculativeTokens,
+    Prompts,
+    RequiredDraft,
+    Target,
+)
+
 
 def verify(
-    target: Annotated[str, typer.Argument(help="Packaged name, folder, GGUF file or hub id.")],
-    draft: Annotated[str, typer.Argument(help="The small model that drafts, named the same way.")],
+    target: Target,
+    draft: RequiredDraft,
     method: Annotated[
         list[str] | None,
         typer.Option(help="A method to verify; may be given again. By default all that suit the pair."),
     ] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="A prompt a line, or JSON lines with 'prompt' or 'messages'."),
-    ] = None,
+    prompts: Prompts = None,
     num_prompts: Annotated[
         int | None,
         typer.Option(help="So many prompts: built-in ones (by default 20), or the first of FILE (all)."),
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each greedy or coupled output.")] = 64,
     batch_size: Annotated[int, typer.Option(help="Requests at once; batches of 4 run besides.")] = 1,
-    num_speculative_tokens: Annotated[
-        int | None, typer.Option(help="Draft tokens a step; by default each method's choice.")
-    ] = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
     sampling: Annotated[
         bool, typer.Option("--sampling/--no-sampling", help="Test sampled and coupled tokens too.")
     ] = True,
@@ -43,16 +49,10 @@ def verify(
     false_alarm: Annotated[
         float, typer.Option(help="How probable it may be that a lossless engine is flagged.")
     ] = 1e-4,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; by default chosen.")
-    ] = None,
-    draft_quantization: Annotated[
-        str, typer.Option(help="Weights of the draft: auto, none, int8 or int4.", metavar="NAME")
-    ] = "auto",
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    dtype: Dtype = None,
+    draft_quantization: DraftQuantization = "auto",
+    device: Device = None,
+    json: JsonReport = False,
 ) -> None:
     """Run TARGET alone and with DRAFT, and say whether the output is the target's own.
 
@@ -62,13 +62,12 @@ def verify(
 
     Exit code 0: lossless. 1: an output or a sample is not the target's, or a model cannot run. 2: wrong usage.
     """
-    from anydraft.bench.prompts import file_prompts, packaged_prompts
     from anydraft.bench.verify import VerifySettings
     from anydraft.bench.verify import verify as run_verify
     from anydraft.bench.verify_text import to_markdown
+    from anydraft.cli.options import chosen_prompts
     from anydraft.cli.output import print_json, print_text
     from anydraft.cli.progress import counted_progress
-    from anydraft.errors import UsageError
 
     settings = VerifySettings(
         methods=tuple(method) if method else None,
@@ -83,12 +82,7 @@ def verify(
         seed=seed,
         false_alarm=false_alarm,
     )
-    if num_prompts is not None and num_prompts < 1:
-        raise UsageError(f"--num-prompts {num_prompts} must be at least 1")
-    if prompts is None:
-        chosen = packaged_prompts(20 if num_prompts is None else num_prompts)
-    else:
-        chosen = file_prompts(prompts)[:num_prompts]
+    chosen = chosen_prompts(prompts, num_prompts, 20)
     with counted_progress() as progress:
         report = run_verify(
             target,

@@ -157,9 +157,7 @@ def test_ctrl_c_in_the_middle_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("stand_in")
-@pytest.mark.parametrize(
-    ("mode", "said"), [("fails", "ValueError: the real reason"), ("dies", "it ended")]
-)
+@pytest.mark.parametrize(("mode", "said"), [("fails", "ValueError: the real reason"), ("dies", "it ended")])
 def test_what_vllm_fails_of_is_said(mode: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN", mode)
     with pytest.raises(AnyDraftError, match=f"--peer vllm.: {said}; leave this peer out"):
@@ -187,7 +185,9 @@ def test_vllm_gets_room_for_the_run(models: list[LoadedModel]) -> None:
     assert tli["speculative_config"]["use_heterogeneous_vocab"] is True
     assert tli["speculative_config"]["num_speculative_tokens"] == 3
     large = [
-        engine_arguments(kind, _options(models, batch_sizes=(4096,)), target, draft, 100)["kv_cache_memory_bytes"]
+        engine_arguments(kind, _options(models, batch_sizes=(4096,)), target, draft, 100)[
+            "kv_cache_memory_bytes"
+        ]
         for kind in ("vllm", "vllm-tli")
     ]
     assert plain["kv_cache_memory_bytes"] < large[0] < large[1]

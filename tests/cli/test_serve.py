@@ -14,7 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from anydraft.cli.main import app
 from tests import tiny
 
 
@@ -121,11 +123,21 @@ def test_a_run_with_its_trace(folders: tuple[str, str], tmp_path: Path) -> None:
     assert "".join(token["text"] for step in run["steps"] for token in step) == run["text"] == report["text"]
     assert len(run["steps"]) == report["metrics"]["speculative_decoding"]["num_steps"]
     assert report["metrics"]["speculative_decoding"]["predicted_speedup"] > 0
-    failed = subprocess.run(
-        command(*arguments, *options, "--trace", str(tmp_path / "no" / "trace.html")),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert failed.returncode == 1
-    assert "cannot be written" in failed.stderr
+
+
+@pytest.mark.parametrize("name", ["no/trace.html", ""])
+def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_loaded(
+    tmp_path: Path, name: str
+) -> None:
+    result = CliRunner().invoke(app, ["run", "./no-such-model", "text", "--trace", str(tmp_path / name)])
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+    assert "--trace" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_that_can_be_written_is_not_there_before_it_is(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["run", "./no-such-model", "text", "--trace", str(tmp_path / "t.html")])
+    assert result.exit_code == 1
+    assert "no model at" in result.stderr
+    assert list(tmp_path.iterdir()) == []
