@@ -24,15 +24,15 @@ class LLM:
     def __init__(self, **arguments: Any) -> None:
         self.mode = os.environ.get("STAND_IN", "")
         if self.mode == "fails":
-            print("(EngineCore pid=7) ValueError: the real reason", file=sys.stderr)
+            sys.stderr.write("(EngineCore pid=7) ValueError: the real reason\n")
             raise RuntimeError("Engine core initialization failed. See root cause above.\nMore.")
         if self.mode == "dies":
             os._exit(3)
-        print("vLLM writes to stdout as well")
+        sys.stdout.write("vLLM writes to stdout as well\n")
+        sys.stdout.flush()
         self.draft_tokens = arguments.get("speculative_config", {}).get("num_speculative_tokens", 0)
         self.rounds = 0
         self.core = subprocess.Popen(["sleep", "600"])
-        print(f"core {self.core.pid}", file=sys.stderr)
 
     def generate(self, prompts: list[dict[str, list[int]]], params: SamplingParams, use_tqdm: bool) -> Any:
         if self.mode == "slow":
