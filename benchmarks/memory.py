@@ -3,8 +3,8 @@
     python benchmarks/memory.py [--only NAME ...] [--out memory.json]
 
 The target alone and with each draft, each in a process of its own: after the libraries are loaded, after the models
-are, and after 64 tokens at batch 1 and at batch 8; and, as "conversion", the making of the target's folder from its GGUF
-file, which happens once. Results are kept in ``--out``; the table shows all that are there.
+are, and after 64 tokens at batch 1 and at batch 8; and, as "conversion", the making of the target's folder from its
+GGUF file, which happens once. Results are kept in ``--out``; the table shows all that are there.
 """
 
 from __future__ import annotations
