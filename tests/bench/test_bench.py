@@ -177,6 +177,16 @@ def test_a_draft_of_the_same_vocabulary_may_assist_when_sampling(
     assert result.exit_code == 0, result.stderr
 
 
+def test_a_peer_that_does_not_say_how_long_it_drafts_has_no_share() -> None:
+    base = Series("AR", [Timed(1.0, ((1, 2),), RequestStats(num_steps=2))])
+    peer = Series("vllm-tli", [Timed(1.0, ((1, 2),), RequestStats(num_steps=1, num_accepted_tokens=1))])
+    batch = BatchReport(1, ("p",), [base, peer])
+    assert [row["draft_time_share"] for row in batch.rows()] == [0.0, None]
+    report = BenchReport(BenchOptions("t", ()), SamplingParams(), ("p",), [batch], 0, "machine")
+    line = next(x for x in report.to_markdown().splitlines() if "vllm-tli" in x)
+    assert [cell.strip() for cell in line.split("|")][8] == "-"
+
+
 def _target(dtype: str, twins: tuple[int, int] | None = None) -> Any:
     """A target with the same logits for two tokens."""
     model = copy.deepcopy(tiny.llama()[0]).to(getattr(torch, dtype))
