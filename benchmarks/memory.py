@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +65,21 @@ def measure(target: str, draft: str | None, max_tokens: int) -> dict[str, Any]:
     from anydraft.bench.serve_all import serve_all
     from anydraft.engine import Engine
     from anydraft.models.kv import SlotCache
-    from anydraft.models.load import load_config, load_tokenizer
-    from anydraft.models.locate import locate
     from anydraft.models.native import NativeCache
     from anydraft.rules.params import SamplingParams
 
-    # Not the models' part: libraries, what they import at the first use, a tokenizer.
-    folder = str(locate(target))
-    load_config(folder, target, local=True)
-    load_tokenizer(folder, target, local=True)
     transformers.AutoModelForCausalLM  # noqa: B018 (imported at the first use)
     torch.ones(64, 64, dtype=torch.bfloat16) @ torch.ones(64, 64, dtype=torch.bfloat16)
     gc.collect()
-    result: dict[str, Any] = {"libraries": status()}
+    libraries = status()
+    kept = vocabularies([target] if draft is None else [target, draft])
+    gc.collect()
+    result: dict[str, Any] = {
+        "libraries": libraries,
+        "vocabularies": status()["now"] - libraries["now"],
+    }
+    del kept  # the engine makes its own, where these were
+    gc.collect()
     engine = Engine(target, draft, dtype="bfloat16", max_num_seqs=max(BATCHES))
     gc.collect()
     own = weights(engine.pair.target.model)
@@ -97,6 +100,17 @@ def measure(target: str, draft: str | None, max_tokens: int) -> dict[str, Any]:
             "kv": sum(c.num_bytes for c in alive(NativeCache, SlotCache))
         }
     return result
+
+
+def vocabularies(names: Sequence[str]) -> Any:
+    """The tokenizers of one or two models, the bytes of their tokens, and the bridge between them."""
+    from anydraft.models.load import load_tokenizer
+    from anydraft.models.locate import locate
+    from anydraft.vocab.bridge import Bridge
+    from anydraft.vocab.readers import read_tokenizer
+
+    read = [read_tokenizer(load_tokenizer(str(locate(name)), name, local=True)) for name in names]
+    return read, Bridge(*(tokenizer.vocabulary for tokenizer in read)) if len(read) == 2 else None
 
 
 def convert(target: str) -> dict[str, Any]:
@@ -145,6 +159,7 @@ def report(results: dict[str, Any]) -> str:
     headers = [
         "configuration",
         "libraries",
+        "vocabularies",
         "weights: target",
         "draft",
         "sum",
@@ -156,25 +171,18 @@ def report(results: dict[str, Any]) -> str:
     for name, r in results.items():
         if name == CONVERSION:
             continue
-        fixed = r["libraries"]["now"] + r["target_weights"] + r["draft_weights"]
-        sizes = [
-            r["libraries"]["now"],
-            r["target_weights"],
-            r["draft_weights"],
-            fixed,
-            r["loaded"]["now"],
-            r["loaded"]["peak"],
-        ]
+        parts = [r["libraries"]["now"], r["vocabularies"], r["target_weights"], r["draft_weights"]]
+        sizes = [*parts, sum(parts), r["loaded"]["now"], r["loaded"]["peak"]]
         for batch in map(str, BATCHES):
             b = r["batches"][batch]
-            sizes += [b["kv"], b["now"], b["peak"], b["peak"] - fixed - b["kv"]]
+            sizes += [b["kv"], b["now"], b["peak"], b["peak"] - sum(parts) - b["kv"]]
         rows.append((name, *(f"{size / 1e6:,.0f}" for size in sizes)))
-    parts = [table(headers, rows, "l" + "r" * (len(headers) - 1))] if rows else []
+    shown = [table(headers, rows, "l" + "r" * (len(headers) - 1))] if rows else []
     if made := results.get(CONVERSION):
-        parts.append(
+        shown.append(
             f"Conversion of a GGUF file of {made['gguf'] / 1e6:,.0f} MB: peak {made['converted']['peak'] / 1e6:,.0f} MB"
         )
-    return "\n\n".join(parts)
+    return "\n\n".join(shown)
 
 
 if __name__ == "__main__":
