@@ -263,9 +263,11 @@ class VllmProcess:
         """End the worker and whatever vLLM started; waits for them."""
         self._signal(signal.SIGCONT)
         self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_SECONDS_TO_END)
-        self._signal(signal.SIGKILL)
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SECONDS_TO_END)
+        finally:
+            self._signal(signal.SIGKILL)
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
         self._log.close()
