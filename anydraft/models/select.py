@@ -102,15 +102,15 @@ def make_runner(loaded: LoadedModel, *, quantization: Quantization = "none") -> 
     reason = unsupported(loaded.model)
     if reason is None:
         weight: Any = {"none": "bf16", "auto": "int8"}.get(quantization, quantization)
-        if weight == "bf16" and not loaded.borrowed:
-            settle(loaded.model)
+        if not loaded.borrowed:
+            settle(loaded.model if weight == "bf16" else loaded.model.get_input_embeddings())
         try:
             runner = NativeRunner(loaded.model, loaded.max_context, weight)
         except ModelError as error:
             reason = str(error)
         else:
             if weight != "bf16" and not loaded.borrowed:
-                _let_go_of_linears(loaded.model)
+                _let_go_of_the_rest(loaded.model)
             return runner
     if quantization in ("int8", "int4"):
         raise UsageError(
@@ -134,9 +134,14 @@ def check_quantization(quantization: str) -> None:
         )
 
 
-def _let_go_of_linears(model: Any) -> None:
-    """Free the matrices that a quantized copy stands for; the embedding stays, and a head tied to it."""
+def _let_go_of_the_rest(model: Any) -> None:
+    """Free the matrices that a quantized copy stands for, and copy what is small; the embedding, which is not in the
+    file's mapping any more, stays, and a head tied to it. Then nothing keeps the file in memory."""
     embedding = model.get_input_embeddings().weight
     for module in model.modules():
-        if isinstance(module, torch.nn.Linear) and module.weight is not embedding:
+        if getattr(module, "weight", None) is embedding:
+            continue
+        if isinstance(module, torch.nn.Linear):
             module.weight = torch.nn.Parameter(torch.empty(0, dtype=module.weight.dtype), requires_grad=False)
+        for parameter in module.parameters(recurse=False):
+            parameter.data = parameter.data.clone()
