@@ -32,16 +32,18 @@ class _SlotLayer(CacheLayerMixin):
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
         # Zeros, not garbage: a masked slot has weight 0, and 0 * NaN would still be NaN.
-        shape = (self.plan.allocation.rows, like.shape[1], self.plan.allocation.slots, like.shape[3])
+        plan = self.plan
+        plan.generation += 1
+        shape = (plan.allocation.rows, like.shape[1], plan.allocation.slots + plan.spare, like.shape[3])
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
     def resize(self) -> None:
         """Have what the plan's allocation says; what lies beyond it is lost."""
-        rows, slots = self.plan.allocation.rows, self.plan.allocation.slots
-        if not self.is_initialized or (self.keys.shape[0], self.keys.shape[2]) == (rows, slots):
+        rows, slots, spare = self.plan.allocation.rows, self.plan.allocation.slots, self.plan.spare
+        if not self.is_initialized or (self.keys.shape[0], self.keys.shape[2]) == (rows, slots + spare):
             return
         for name in ("keys", "values"):
-            kept = getattr(self, name)[:rows, :, :slots]
+            kept = getattr(self, name)[:rows, :, : min(slots, self.keys.shape[2] - spare)]
             new = self._empty(kept)
             new[: kept.shape[0], :, : kept.shape[2]] = kept
             setattr(self, name, new)
@@ -60,10 +62,9 @@ class _SlotLayer(CacheLayerMixin):
             self.keys[first:last, :, at] = key_states
             self.values[first:last, :, at] = value_states
         else:
-            rows = torch.arange(first, last, device=key_states.device)[:, None]
             # Advanced indices around a slice: the indexed axes come first, [rows, width, heads, dim].
-            self.keys[rows, :, plan.write_at] = key_states.transpose(1, 2)
-            self.values[rows, :, plan.write_at] = value_states.transpose(1, 2)
+            self.keys[plan.rows, :, plan.write_at] = key_states.transpose(1, 2)
+            self.values[plan.rows, :, plan.write_at] = value_states.transpose(1, 2)
         return self.keys[first:last, :, : plan.read_to], self.values[first:last, :, : plan.read_to]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -81,13 +82,16 @@ class _SlotLayer(CacheLayerMixin):
 class _Plan:
     """Where the current forward writes and how far it reads; set by :meth:`SlotCache.plan_forward`."""
 
-    def __init__(self, allocation: Allocation) -> None:
+    def __init__(self, allocation: Allocation, spare: int) -> None:
         self.allocation = allocation
+        self.spare = spare
+        self.generation = 0
         self.first_row = 0
         self.width = 0
         self.read_to = 0
         self.contiguous_start: int | None = 0
         self.write_at = torch.zeros(1, 1, dtype=torch.long)
+        self.rows = self.write_at
 
 
 class SlotCache(Cache):
@@ -96,11 +100,14 @@ class SlotCache(Cache):
     Args:
         num_layers: attention layers of the model.
         max_slots, slot_bytes: see :class:`~anydraft.models.growth.Allocation`.
+        spare_slot: give every row one slot more, which no forward reads, for :meth:`plan_step`.
     """
 
-    def __init__(self, num_layers: int, max_slots: int, slot_bytes: int = 0) -> None:
+    def __init__(
+        self, num_layers: int, max_slots: int, slot_bytes: int = 0, *, spare_slot: bool = False
+    ) -> None:
         self.allocation = Allocation(max_slots, slot_bytes)
-        self._plan = _Plan(self.allocation)
+        self._plan = _Plan(self.allocation, int(spare_slot))
         super().__init__(layers=[_SlotLayer(self._plan) for _ in range(num_layers)])
 
     def plan_forward(self, first_row: int, write_at: torch.Tensor, read_to: int) -> None:
@@ -117,6 +124,33 @@ class SlotCache(Cache):
         start = int(write_at[0, 0])
         in_order = torch.arange(start, start + plan.width, device=write_at.device)
         plan.contiguous_start = start if bool((write_at == in_order).all()) else None
+        if plan.contiguous_start is None:
+            plan.rows = torch.arange(first_row, first_row + rows, device=write_at.device)[:, None]
+
+    def plan_step(self, write_at: torch.Tensor, read_to: int) -> None:
+        """The next forward feeds one token to each of the rows 0.., from tensors alone: nothing is read on the host,
+        and nothing grows (see :meth:`fit`).
+
+        Args:
+            write_at: int64 [B, 1]; :attr:`spare_slot` for a row that is to stay as it is.
+            read_to: as for :meth:`plan_forward`.
+        """
+        plan = self._plan
+        rows, plan.width = write_at.shape
+        plan.first_row, plan.read_to, plan.write_at = 0, read_to, write_at
+        plan.contiguous_start = None
+        plan.rows = torch.arange(rows, device=write_at.device)[:, None]
+
+    @property
+    def spare_slot(self) -> int:
+        """The slot that every row has beyond those that are read."""
+        assert self._plan.spare, "made without a spare slot"
+        return self.allocation.slots
+
+    @property
+    def generation(self) -> int:
+        """Another number whenever keys and values are at other addresses; 0 while there are none."""
+        return self._plan.generation
 
     @torch.inference_mode()
     def fit(self, rows: int, slots: int) -> None:

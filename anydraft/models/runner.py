@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from anydraft.errors import ModelError
+from anydraft.models.graphs import Recorder, StepGraphs
 from anydraft.models.kv import SlotCache
 
 PREFILL_CHUNK = 512
@@ -24,11 +25,17 @@ class ModelRunner:
 
     Rows are addressed by index. A row's contents are whatever its callers wrote: ``forward`` puts tokens
     at given positions and lets them see every earlier position of the row.
+
+    Args:
+        recorder: records forwards of one token a row and replays them (CUDA graphs); None: none is recorded.
+
+    Raises:
+        ModelError: a model whose rows cannot be rolled back.
     """
 
     on_kernels = False
 
-    def __init__(self, model: Any, max_context: int) -> None:
+    def __init__(self, model: Any, max_context: int, recorder: Recorder | None = None) -> None:
         self.model = model
         self.max_context = max_context
         self.device = next(model.parameters()).device
@@ -50,8 +57,11 @@ class ModelRunner:
         if self._window is not None and not getattr(config, "layer_types", None):
             self._layer_types = ["sliding_attention"] * config.num_hidden_layers
         self._additive_mask = getattr(config, "_attn_implementation", "sdpa") == "eager"
+        self._graphs: StepGraphs | None = None
         self.cache = SlotCache(len(self._layer_types), max_context + 64)
-        self._check()
+        self.cache = self._check(spare_slot=recorder is not None)
+        if recorder is not None:
+            self._graphs = StepGraphs(self._step, self.cache, recorder, self.device)
 
     @property
     def vocab_size(self) -> int:
@@ -87,6 +97,10 @@ class ModelRunner:
             row b beyond ``len(ids[b])`` mean nothing.
         """
         width = max(len(row) for row in ids)
+        if self._graphs is not None and width == 1:
+            replayed = self._graphs.forward(first_row, ids, starts, only)
+            if replayed is not None:
+                return replayed
         padded = torch.tensor([list(row) + [0] * (width - len(row)) for row in ids], device=self.device)
         positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(
             width, device=self.device
@@ -144,6 +158,17 @@ class ModelRunner:
         keep: int,
     ) -> torch.Tensor:
         self.cache.plan_forward(first_row, slots, read_to)
+        return self._logits(ids, positions, masks, keep)
+
+    def _step(
+        self, ids: torch.Tensor, positions: torch.Tensor, write_at: torch.Tensor, read_to: int
+    ) -> torch.Tensor:
+        """One token for each of the rows 0.., [B, 1] each, of which nothing is read on the host; logits [B, 1, V]."""
+        self.cache.plan_step(write_at, read_to)
+        masks = self._masks(positions, torch.arange(read_to, device=self.device)[None])
+        return self._logits(ids, positions, masks, 0)
+
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, masks: Any, keep: int) -> torch.Tensor:
         output = self.model(
             input_ids=ids,
             position_ids=positions,
@@ -189,8 +214,12 @@ class ModelRunner:
         return torch.zeros_like(mask, dtype=self.dtype).masked_fill(~mask, lowest)
 
     @torch.inference_mode()
-    def _check(self) -> None:
-        """Refuse a model whose rows cannot be rolled back: feed, roll back, feed on, compare with a plain pass."""
+    def _check(self, *, spare_slot: bool) -> SlotCache:
+        """Refuse a model whose rows cannot be rolled back: feed, roll back, feed on, compare with a plain pass.
+
+        Returns:
+            A fresh cache that knows the size of a slot.
+        """
         ids = [1 + (7 * i) % min(self.vocab_size - 1, 97) for i in range(8)]
         plain = (
             self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
@@ -204,12 +233,12 @@ class ModelRunner:
         error = float((plain - rolled).abs().max())
         used = self.cache.allocation
         slot_bytes = self.cache.num_bytes // (used.rows * used.slots)
-        self.cache = SlotCache(len(self._layer_types), used.max_slots, slot_bytes)
         if not error <= tolerance * scale:
             raise ModelError(
                 f"{type(self.model).__name__} gives other logits after a roll-back of its cache (off by {error:.3g} of "
                 f"{scale:.3g}); its state cannot be rolled back, so it cannot be used losslessly"
             )
+        return SlotCache(len(self._layer_types), used.max_slots, slot_bytes, spare_slot=spare_slot)
 
 
 def at_fed_rows(logits: torch.Tensor, ids: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, get_args
 
@@ -11,6 +12,7 @@ import torch
 from anydraft.errors import ModelError, UsageError
 from anydraft.kernels import available, replace_linears, settle
 from anydraft.kernels.decoder import unsupported
+from anydraft.models.graphs import CudaRecorder
 from anydraft.models.growth import Allocation
 from anydraft.models.load import LoadedModel
 from anydraft.models.native import NativeRunner
@@ -119,7 +121,14 @@ def make_runner(loaded: LoadedModel, *, quantization: Quantization = "none") -> 
     logger.info("%s runs in torch, not on the C forward pass: %s", loaded.name, reason)
     if not loaded.borrowed and loaded.device.type == "cpu" and loaded.dtype == torch.bfloat16 and available():
         replace_linears(loaded.model)
-    return ModelRunner(loaded.model, loaded.max_context)
+    return ModelRunner(loaded.model, loaded.max_context, _recorder(loaded.device))
+
+
+def _recorder(device: torch.device) -> CudaRecorder | None:
+    """What records a model's steps on ``device``; None on CPUs, and where ``ANYDRAFT_ENFORCE_EAGER`` is set."""
+    if device.type != "cuda" or os.environ.get("ANYDRAFT_ENFORCE_EAGER", "0") not in ("", "0"):
+        return None
+    return CudaRecorder(device)
 
 
 def check_quantization(quantization: str) -> None:
