@@ -221,6 +221,10 @@ class _NothingOnTheHost(TorchDispatchMode):
         )
         if masked or func.overloadpacket in _ON_THE_HOST:
             raise RuntimeError(f"the model reads values on the host ({func})")
+        with self:  # in inference mode compound operations arrive whole; what they are made of counts
+            result = func.decompose(*args, **(kwargs or {}))
+        if result is not NotImplemented:
+            return result
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket in _COPIES:
             devices = {t.device.type for t in (*args, result) if isinstance(t, torch.Tensor)}
@@ -234,8 +238,6 @@ _INDEXING = {_aten.index, _aten.index_put, _aten.index_put_}
 _COPIES = {_aten._to_copy, _aten.copy_}
 _ON_THE_HOST = {
     _aten._local_scalar_dense,
-    _aten.item,
-    _aten.is_nonzero,
     _aten.equal,
     _aten.nonzero,
     _aten.masked_select,

@@ -115,9 +115,14 @@ def test_several_tokens_at_once_go_unrecorded_between_steps(model: Any) -> None:
 
 
 def test_a_row_grows_past_its_cache(model: Any) -> None:
-    """The keys and values move: what was recorded with the old addresses is of no use."""
+    """The keys and values move: what was recorded with the old addresses is of no use. What lay in the spare slot,
+    where a NaN would do no harm, does not move."""
     rows = Rows(model)
     rows.enter(ids_of(1, 253))
+    spare = rows.runner.cache.spare_slot
+    with torch.inference_mode():
+        for layer in rows.runner.cache.layers:
+            layer.keys[:, :, spare:] = layer.values[:, :, spare:] = float("nan")
     for token in range(1, 7):
         rows.step([token])
     assert rows.buckets == [Bucket(1, 512)]
@@ -221,7 +226,7 @@ def drafts(source: tuple[Any, Any], recorder: TapeRecorder | None) -> Iterator[l
     backend = ModelDraft(ModelRunner(model, 256, recorder), read_huggingface(tokenizer))
     contexts = {i: tokenizer(text).input_ids for i, text in enumerate(tiny.CORPUS[:3])}
     for step in range(4):
-        asks = {i: Rollout(tuple(ids), 4 + i, stable=0) for i, ids in contexts.items()}
+        asks = {i: Rollout(tuple(ids), stable=0, max_tokens=4 + i) for i, ids in contexts.items()}
         answers = backend.answer(asks)
         yield [answers[i].token_ids for i in contexts]
         for i, ids in contexts.items():
@@ -235,7 +240,7 @@ def drafts(source: tuple[Any, Any], recorder: TapeRecorder | None) -> Iterator[l
 def test_drafts_are_the_same(source: Callable[[], tuple[Any, Any]]) -> None:
     tape = TapeRecorder()
     assert list(drafts(source(), tape)) == list(drafts(source(), None))
-    assert tape.replayed > 30
+    assert tape.replayed == 24
 
 
 class ReadsOnTheHost(torch.nn.Module):
@@ -304,6 +309,8 @@ def test_a_recording_that_fails_is_told_once(
         lambda x: x.unique(),
         lambda x: torch.equal(x, x),
         lambda x: x.to("meta"),
+        lambda x: torch.argwhere(x),
+        lambda x: torch.nn.functional.one_hot(x.long()),
         lambda x: x.clone().index_put_((x > 0,), x[0]),
     ],
 )
