@@ -227,7 +227,7 @@ class _NothingOnTheHost(TorchDispatchMode):
             return result
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket in _COPIES:
-            devices = {t.device.type for t in (*args, result) if isinstance(t, torch.Tensor)}
+            devices = {t.device for t in (*args, result) if isinstance(t, torch.Tensor)}
             if len(devices) > 1:
                 raise RuntimeError(f"the model copies between devices ({func})")
         return result
