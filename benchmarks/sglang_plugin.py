@@ -1,4 +1,4 @@
-"""Acceptance in SGLang: TLI with the two ways to read a token that the draft lacks, and SLEM; same output as AR.
+"""Acceptance in SGLang: TLI with each way to read a token that the draft lacks, and SLEM; same output as AR.
 
     python benchmarks/sglang_plugin.py [--only NAME ...] [--max-tokens 48] [--out sglang_plugin.json]
 
@@ -47,7 +47,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         for short, draft in (("SmolLM2", SMOLLM2), ("Gemma-3", GEMMA))
         for name, algorithm, variables in (
             ("TLI, end token for what is not common", "ANYDRAFT_TLI", {"ANYDRAFT_TLI_CONTEXT": "eos"}),
-            ("TLI", "ANYDRAFT_TLI", {}),
+            ("TLI, last part of what is not common", "ANYDRAFT_TLI", {"ANYDRAFT_TLI_CONTEXT": "last"}),
+            ("TLI", "ANYDRAFT_TLI", {"ANYDRAFT_TLI_CONTEXT": "retokenized"}),
             ("SLEM", "ANYDRAFT_SLEM", {}),
         )
     },

@@ -23,12 +23,17 @@ KEEP_STEPS = 64
 class KnownTokens:
     """A growing copy of a request's ids, int32."""
 
-    def __init__(self, ids: TokenArray) -> None:
+    def __init__(self, ids: npt.ArrayLike) -> None:
         self._buffer = np.array(ids, dtype=np.int32)
-        self._length = len(ids)
+        self._length = len(self._buffer)
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def ids(self) -> TokenArray:
+        """All of them, int32 [n]: a view, to be read before they grow."""
+        return self._buffer[: self._length]
 
     def is_prefix_of(self, ids: TokenArray) -> bool:
         n = self._length
@@ -39,13 +44,19 @@ class KnownTokens:
     def extend(self, ids: TokenArray) -> TokenArray:
         """Grow to ``ids``, of which this is a prefix; the new ones."""
         new = np.array(ids[self._length :], dtype=np.int32)
-        if len(ids) > len(self._buffer):
-            larger = np.empty(max(len(ids), 2 * len(self._buffer)), dtype=np.int32)
-            larger[: self._length] = self._buffer[: self._length]
-            self._buffer = larger
-        self._buffer[self._length : len(ids)] = new
-        self._length = len(ids)
+        self.append(new)
         return new
+
+    def append(self, new: npt.ArrayLike) -> None:
+        """Grow by ``new``."""
+        added = np.asarray(new, dtype=np.int32)
+        length = self._length + len(added)
+        if length > len(self._buffer):
+            larger = np.empty(max(length, 2 * len(self._buffer)), dtype=np.int32)
+            larger[: self._length] = self.ids
+            self._buffer = larger
+        self._buffer[self._length : length] = added
+        self._length = length
 
 
 @dataclass(eq=False)

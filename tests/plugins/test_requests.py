@@ -36,6 +36,14 @@ def test_known_tokens_grow_and_know_their_continuations() -> None:
     assert not known.is_prefix_of(ids(1, 2, 3, 9, 5, 6))
 
 
+def test_known_tokens_take_what_is_new_alone() -> None:
+    known = KnownTokens([1, 2])
+    for new in ([3], [], [4, 5, 6]):
+        known.append(new)
+    assert known.ids.tolist() == [1, 2, 3, 4, 5, 6]
+    assert known.ids.dtype == np.int32
+
+
 def test_the_host_may_change_its_array_afterwards() -> None:
     tracker = RequestTracker()
     row = ids(1, 2, 3)

@@ -89,14 +89,19 @@ def test_what_cannot_work_is_refused_with_a_remedy(
 
 def test_the_options_of_a_draft_are_variables() -> None:
     environment = {"ANYDRAFT_QUANTIZATION": "int8", "ANYDRAFT_WINDOW": "512", "ANYDRAFT_METHOD": "tli"}
-    options = read_draft_options(arguments(), environment)
+    options = read_draft_options(arguments(), environment, "slem")
     assert (options.draft, options.method) == ("draft", "slem")
     assert (options.quantization, options.window) == ("int8", 512)
 
 
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(UsageError, match="ANYDRAFT_QUANTIZATION='awq' is unknown; choose one of int8, int4"):
-        read_draft_options(arguments(), {"ANYDRAFT_QUANTIZATION": "awq"})
-    with pytest.raises(UsageError, match="ANYDRAFT_TLI_CONTEXT='unk' is unknown; choose one of last, eos"):
+        read_draft_options(arguments(), {"ANYDRAFT_QUANTIZATION": "awq"}, "tli")
+    said = "ANYDRAFT_TLI_CONTEXT='unk' is unknown; choose one of retokenized, last, eos"
+    with pytest.raises(UsageError, match=said):
         read_context({"ANYDRAFT_TLI_CONTEXT": "unk"})
-    assert read_context({}) == "last"
+
+
+def test_tli_reads_the_text_in_the_drafts_own_tokens_unless_told_otherwise() -> None:
+    assert read_context({}) == read_context({"ANYDRAFT_TLI_CONTEXT": ""}) == "retokenized"
+    assert read_context({"ANYDRAFT_TLI_CONTEXT": "last"}) == "last"

@@ -14,6 +14,7 @@ import pytest
 from anydraft.plugins.hooks import Hook, HostError
 from anydraft.plugins.sglang import register
 from anydraft.plugins.sglang.host import HOOKS, SUPPORTED, check_hooks
+from anydraft.plugins.sglang.refusal import refuse
 
 SOURCE = """
 raise RuntimeError("this module is read, never imported")
@@ -96,6 +97,20 @@ def test_an_unknown_sglang_gets_algorithms_that_refuse(monkeypatch: pytest.Monke
     for options in registered.values():
         with pytest.raises(HostError, match=r"this SGLang \(0\.9\.9\).*Supported is SGLang 0\.5\.23"):
             options["validate_server_args"](SimpleNamespace())
+
+
+@pytest.mark.parametrize("command", ["/usr/bin/sglang", "/somewhere/sglang/launch_server.py"])
+def test_sglangs_command_ends_with_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [command, "--model-path", "target"])
+    with pytest.raises(SystemExit) as caught:
+        refuse(HostError("use 1"))
+    assert caught.value.code == "error: use 1"
+
+
+def test_a_python_caller_gets_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["notebook.py"])
+    with pytest.raises(HostError, match="use 1"):
+        refuse(HostError("use 1"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed")

@@ -21,7 +21,7 @@ from anydraft.vocab.tokenizer import Tokenizer
 from anydraft.vocab.vocabulary import Role, Vocabulary
 
 Ids = npt.NDArray[np.int64]
-Context = Literal["last", "eos"]
+SlotContext = Literal["last", "eos"]
 
 
 def common_tokens(bridge: Bridge, target_rows: int, draft_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,7 +77,7 @@ def filler(draft: Vocabulary) -> int:
     return draft.eos_id if draft.eos_id is not None else min(draft.stop_ids, default=0)
 
 
-def draft_ids(subs: list[list[int]], bridge: Bridge, context: Context) -> Ids:
+def draft_ids(subs: list[list[int]], bridge: Bridge, context: SlotContext) -> Ids:
     """The one draft id for each target id, int64 [rows + 1]; id ``rows`` is no target id and reads :func:`filler`,
     the draft's BOS if it has one.
 

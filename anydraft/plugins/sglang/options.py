@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from anydraft.errors import UsageError
 from anydraft.plugins.options import OWN_QUANTIZATIONS, Options, read_options
-from anydraft.plugins.sglang.context import Context
+from anydraft.plugins.sglang.context import SlotContext
+
+Context = Literal["retokenized", SlotContext]
+"""What TLI's draft reads of the text so far: all of it in its own tokens, beside SGLang, or one token for each of the
+target's, in SGLang's slots."""
 
 
-def read_draft_options(args: Any, environment: Mapping[str, str]) -> Options:
-    """The options of SLEM's draft, which AnyDraft runs.
+def read_draft_options(args: Any, environment: Mapping[str, str], method: str) -> Options:
+    """The options of a draft that AnyDraft runs with ``method``.
 
     Raises:
         UsageError: a variable makes no sense.
     """
-    given = {"draft": str(args.speculative_draft_model_path), "method": "slem"}
+    given = {"draft": str(args.speculative_draft_model_path), "method": method}
     options = read_options({"anydraft": given}, environment)
     if options.quantization is not None and options.quantization not in OWN_QUANTIZATIONS:
         raise UsageError(
@@ -26,12 +30,12 @@ def read_draft_options(args: Any, environment: Mapping[str, str]) -> Options:
 
 
 def read_context(environment: Mapping[str, str]) -> Context:
-    """What TLI's draft reads for a target token that it lacks: ``ANYDRAFT_TLI_CONTEXT``, "last" by default.
+    """What TLI's draft reads: ``ANYDRAFT_TLI_CONTEXT``, "retokenized" by default.
 
     Raises:
-        UsageError: it is none of :data:`~anydraft.plugins.sglang.context.Context`.
+        UsageError: it is none of :data:`Context`.
     """
-    given = environment.get("ANYDRAFT_TLI_CONTEXT") or "last"
+    given = environment.get("ANYDRAFT_TLI_CONTEXT") or "retokenized"
     for context in get_args(Context):
         if context == given:
             return context

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+import os
+from functools import partial
 from typing import Any, NoReturn
 
 from anydraft.plugins.hooks import HostError
 from anydraft.plugins.sglang.host import HOOKS, check_hooks
+from anydraft.plugins.sglang.options import read_context
+from anydraft.plugins.sglang.refusal import refuse
 
 TLI = "ANYDRAFT_TLI"
 SLEM = "ANYDRAFT_SLEM"
@@ -24,7 +27,7 @@ def register() -> None:
         check_hooks(HOOKS, importlib.metadata.version("sglang"))
     except HostError as error:
         for name in (TLI, SLEM):
-            SpeculativeAlgorithm.register(name, validate_server_args=_refuse(error))(_no_worker)
+            SpeculativeAlgorithm.register(name, validate_server_args=partial(_refuse, error))(_no_worker)
         return
     from anydraft.plugins.sglang.algorithms import SLEMAlgorithm, TLIAlgorithm
 
@@ -33,22 +36,23 @@ def register() -> None:
 
 
 def _tli_worker(server_args: Any) -> type:
-    from anydraft.plugins.sglang.tli import TLIWorker
+    if read_context(os.environ) == "retokenized":
+        from anydraft.plugins.sglang.beside import TLIWorker
 
-    return TLIWorker
+        return TLIWorker
+    from anydraft.plugins.sglang.slots import SlotWorker
+
+    return SlotWorker
 
 
 def _slem_worker(server_args: Any) -> type:
-    from anydraft.plugins.sglang.slem import SLEMWorker
+    from anydraft.plugins.sglang.beside import SLEMWorker
 
     return SLEMWorker
 
 
-def _refuse(error: HostError) -> Callable[[Any], NoReturn]:
-    def refuse(server_args: Any) -> NoReturn:
-        raise error
-
-    return refuse
+def _refuse(error: HostError, server_args: Any) -> NoReturn:
+    refuse(error)
 
 
 def _no_worker(server_args: Any) -> NoReturn:

@@ -1,11 +1,12 @@
-"""SLEM in SGLang: the draft writes outside SGLang's model runner, and its text is verified as a tree of one chain."""
+"""A draft beside SGLang: it writes outside SGLang's model runner, with the text in its own tokens for context, and what
+it writes is verified as a tree of one chain."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from anydraft.plugins.requests import RequestTracker
 from anydraft.plugins.sglang.chains import chains
 from anydraft.plugins.sglang.options import read_draft_options
 from anydraft.plugins.sglang.pair import read_pair
+from anydraft.plugins.sglang.texts import Texts
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +34,14 @@ class _NoCorpus:
         """Drafts of requests that left the batch are forgotten by the drafter itself."""
 
 
-class SLEMWorker(NGRAMWorker):
+class BesideWorker(NGRAMWorker):
     """SGLang's worker for drafts from the host, with a draft model of ours in place of its corpus.
 
     Raises:
         AnyDraftError: an option, the draft or the pair will not do; the message says what to do.
     """
+
+    method: ClassVar[Literal["slem", "tli"]]
 
     def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any) -> None:
         # Not NGRAMWorker's: it compiles and fills a corpus. These are the attributes that its methods read.
@@ -56,17 +60,17 @@ class SLEMWorker(NGRAMWorker):
         self.ngram_corpus = _NoCorpus()
         self._prev_decode_rids: set[str] = set()
 
-        options = read_draft_options(server_args, os.environ)
+        options = read_draft_options(server_args, os.environ, self.method)
         pair = read_pair(server_args)
         method = make_method(
-            "slem",
+            self.method,
             target_tokenizer=pair.target,
             target_vocab_size=int(self.model_runner.model_config.vocab_size),
             draft_tokenizer=pair.draft,
             bridge=pair.bridge,
             num_speculative_tokens=int(self.speculative_num_steps),
         )
-        assert method is not None, "slem is a method"
+        assert method is not None, "slem and tli are methods"
         draft = load_own(
             pair.info.name,
             pair.draft,
@@ -78,8 +82,9 @@ class SLEMWorker(NGRAMWorker):
         )
         tracker = RequestTracker(max_idle=int(get_schedule().max_running_requests))
         self._drafter = Drafter(method, draft, tracker=tracker)
+        self._texts = Texts()
         self._log = IntervalLog(options.log_interval)
-        logger.info("AnyDraft: method slem, draft %s", pair.info.name)
+        logger.info("AnyDraft: method %s, draft %s", self.method, pair.info.name)
 
     def _prepare_draft_tokens(self, batch: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The drafted chain of each request behind its last token, as NGRAM gives its trees.
@@ -87,7 +92,7 @@ class SLEMWorker(NGRAMWorker):
         Returns:
             int64 [B * n] tokens and bool [B * n * n] ancestors, n = ``speculative_num_draft_tokens``.
         """
-        rows = [_known_ids(request) for request in batch.reqs]
+        rows = [self._texts.ids(request) for request in batch.reqs]
         drafts = self._drafter.step([Row(ids, True, self.draft_token_num - 1) for ids in rows])
         if self._log.due() and (line := self._drafter.record.line()):
             logger.info("AnyDraft metrics: %s, Requests: %d", line, self._drafter.num_requests)
@@ -102,8 +107,13 @@ class SLEMWorker(NGRAMWorker):
         self._drafter.forget()
 
 
-def _known_ids(request: Any) -> npt.NDArray[np.int64]:
-    """Prompt and output of a request so far, int64 [n]."""
-    return np.concatenate(
-        [np.asarray(request.origin_input_ids_unpadded, np.int64), np.asarray(request.output_ids, np.int64)]
-    )
+class SLEMWorker(BesideWorker):
+    """The draft's text, translated."""
+
+    method = "slem"
+
+
+class TLIWorker(BesideWorker):
+    """The draft's tokens that the target has, one by one."""
+
+    method = "tli"

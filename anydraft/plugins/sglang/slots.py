@@ -1,4 +1,4 @@
-"""TLI in SGLang: the draft runs at the target's positions and speaks the target's ids at both of its ends."""
+"""A draft in SGLang's slots: it runs at the target's positions and speaks the target's ids at both of its ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from anydraft.errors import ModelError
-from anydraft.plugins.sglang.context import Context, begin_with, common_tokens, draft_ids, sub_tokens
+from anydraft.plugins.sglang.context import SlotContext, begin_with, common_tokens, draft_ids, sub_tokens
 from anydraft.plugins.sglang.modules import PrunedHead, TargetEmbedding
 from anydraft.plugins.sglang.options import read_context
 from anydraft.plugins.sglang.pair import Pair, read_pair
 
 
-class TLIWorker(StandaloneWorkerV2):
+class SlotWorker(StandaloneWorkerV2):
     """SGLang's worker for a draft of the target's vocabulary, with a draft made to look like one."""
 
     def _validate_vocab_compatibility(self, *args: Any, **kwargs: Any) -> None:
@@ -29,6 +29,7 @@ class TLIWorker(StandaloneWorkerV2):
         draft = self._draft_worker
         pair = read_pair(self.server_args)
         context = read_context(os.environ)
+        assert context != "retokenized", "that draft runs beside SGLang"
         draft.hot_token_id = speak_target_ids(draft.draft_runner.model, pair, target_rows, context)
         if context == "last" and pair.draft.vocabulary.bos_id is not None:
             draft._draft_extend_for_prefill = beginning_with(draft._draft_extend_for_prefill, target_rows)
@@ -46,7 +47,7 @@ def beginning_with(extend: Callable[..., Any], first: int) -> Callable[..., Any]
     return extend_with_first
 
 
-def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: Context) -> torch.Tensor:
+def speak_target_ids(model: Any, pair: Pair, target_rows: int, context: SlotContext) -> torch.Tensor:
     """Have ``model``, the draft, read target ids and write only tokens that the target has.
 
     Args:
@@ -75,6 +76,7 @@ def _ends(model: Any, name: str) -> tuple[Any, torch.Tensor]:
     if embedding is None or weight is None or weight.dim() != 2 or not weight.is_floating_point():
         raise ModelError(
             f"the draft {name} ({type(model).__name__}) has no plain model.embed_tokens and lm_head in SGLang; use a "
-            "dense decoder such as Qwen, Llama or Gemma with an LM head that is not quantized, or ANYDRAFT_SLEM"
+            "dense decoder such as Qwen, Llama or Gemma with an LM head that is not quantized, or "
+            "ANYDRAFT_TLI_CONTEXT=retokenized, with which AnyDraft runs it"
         )
     return embedding, weight

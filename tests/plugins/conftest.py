@@ -1,0 +1,71 @@
+"""Tiny models in folders for engines that run in processes of their own, and what SGLang writes without a draft."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers
+
+from tests import tiny
+from tests.plugins.sglang_server import Completions, completions, server
+
+SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "head_dim": 32,
+}
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Random Llamas by what they are: "target" of a byte-level vocabulary and "draft" of a SentencePiece-like one;
+    drafts "short" (half the context), "apart" (no token in common) and "multimodal"; and "unloadable", a target
+    without weights."""
+    root = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    _save(root / "target", tiny.byte_level())
+    _save(root / "draft", tiny.sentencepiece_like())
+    _save(root / "short", tiny.sentencepiece_like(), max_position_embeddings=256)
+    _save(root / "apart", _apart())
+    _save(root / "multimodal", tiny.sentencepiece_like())
+    text = json.loads((root / "multimodal" / "config.json").read_text())
+    config = transformers.LlavaConfig(text_config=text, vision_config={"model_type": "clip_vision_model"})
+    (root / "multimodal" / "config.json").write_text(config.to_json_string())
+    _save(root / "unloadable", tiny.byte_level())
+    (root / "unloadable" / "model.safetensors").unlink()
+    return {folder.name: str(folder) for folder in root.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def own(folders: dict[str, str]) -> Completions:
+    """The text and ids of SGLang's stock server without a draft."""
+    with server({}, model_path=folders["target"]) as address:
+        return completions(address)
+
+
+def _save(folder: Path, tokenizer: Any, **sizes: int) -> None:
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), **(SIZES | sizes))
+    for key in ("eos_token_id", "bos_token_id", "pad_token_id"):
+        setattr(config, key, getattr(tokenizer, key))
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _apart() -> Any:
+    """A vocabulary of nothing that another has, not even an end token."""
+    tokenizer = Tokenizer(models.BPE({"<unk>": 0, "q☃": 1, "☃▁": 2}, [], unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
