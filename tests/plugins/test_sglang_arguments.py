@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from anydraft.errors import AnyDraftError, UsageError
+from anydraft.errors import AnyDraftError, ModelError, UsageError
 from anydraft.plugins.hooks import HostError
-from anydraft.plugins.sglang.arguments import complete
+from anydraft.plugins.sglang.arguments import complete, find_draft
 from anydraft.plugins.sglang.options import read_context, read_draft_options
 
 
@@ -31,6 +32,13 @@ def arguments(**given: Any) -> SimpleNamespace:
         "pp_size": 1,
     }
     return SimpleNamespace(**(defaults | given))
+
+
+class Sealed(SimpleNamespace):
+    """Arguments that may no longer be written to."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,26 @@ def test_what_cannot_work_is_refused_with_a_remedy(
         complete(args, "ANYDRAFT_TLI")
     assert "\n" not in str(caught.value)
     assert args.max_running_requests is None, "nothing is written before all is checked"
+
+
+def test_a_draft_is_named_by_its_folder_before_sglang_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "anydraft.plugins.sglang.arguments.locate", {"packaged": tmp_path, "hub/id": "hub/id"}.get
+    )
+    args = arguments(speculative_draft_model_path="packaged")
+    find_draft(args)
+    assert args.speculative_draft_model_path == str(tmp_path)
+    for given in ("hub/id", None):
+        sealed = Sealed(speculative_draft_model_path=given)
+        find_draft(sealed)
+        assert sealed.speculative_draft_model_path == given
+
+
+def test_a_draft_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ModelError, match="there is no model at /nowhere/draft; give an existing folder"):
+        find_draft(arguments(speculative_draft_model_path="/nowhere/draft"))
 
 
 def test_the_options_of_a_draft_are_variables() -> None:

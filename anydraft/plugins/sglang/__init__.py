@@ -1,4 +1,4 @@
-"""Drafting in SGLang: the algorithms ``ANYDRAFT_TLI`` and ``ANYDRAFT_SLEM``; patches nothing.
+"""Drafting in SGLang: the algorithms ``ANYDRAFT_TLI`` and ``ANYDRAFT_SLEM``; by what SGLang offers plugins.
 
 SGLang loads :func:`register` in each of its processes by the entry point group ``sglang.srt.plugins``.
 """

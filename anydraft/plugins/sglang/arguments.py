@@ -5,12 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from anydraft.errors import UsageError
+from anydraft.models.locate import locate
 from anydraft.plugins.hooks import HostError
 
 NUM_STEPS = 4
 """Draft tokens a step where none are asked for."""
 MAX_RUNNING_REQUESTS = 48
 """SGLang's own default with drafts."""
+
+
+def find_draft(args: Any) -> None:
+    """Put the draft's folder in place of a packaged name or a GGUF file, before SGLang reads the draft's config.
+
+    Args:
+        args: see :func:`complete`.
+
+    Raises:
+        ModelError: there is no such draft, or it cannot be fetched or converted.
+    """
+    if given := args.speculative_draft_model_path:
+        found = str(locate(given))
+        if found != given:  # SGLang resolves its arguments once and then seals them, but asks again
+            args.speculative_draft_model_path = found
 
 
 def complete(args: Any, algorithm: str) -> None:

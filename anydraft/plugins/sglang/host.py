@@ -25,7 +25,9 @@ HOOKS = (
         "FutureMap.__init__",
         ("device", "spec_algo", "req_to_token_pool"),
     ),
-    # TLI: a draft that runs at the target's positions.
+    Hook("sglang.srt.server_args", "ServerArgs.resolve_once", ("self",)),
+    Hook("sglang.srt.plugins.hook_registry", "HookRegistry.register", ("target", "hook", "hook_type")),
+    # A draft in the target's slots.
     Hook(f"{_SPEC}.standalone_worker_v2", "StandaloneWorkerV2.__init__", ("server_args", "target_worker")),
     Hook(f"{_SPEC}.standalone_worker_v2", "StandaloneWorkerV2._validate_vocab_compatibility"),
     Hook(f"{_SPEC}.standalone_worker_v2", "StandaloneDraftWorker.init_lm_head", ("self",)),
@@ -36,7 +38,7 @@ HOOKS = (
         "EagleDraftWorker._draft_extend_for_prefill",
         ("batch", "target_hidden_states", "next_token_ids"),
     ),
-    # SLEM: drafts made on the host.
+    # A draft beside SGLang.
     Hook(f"{_SPEC}.ngram_worker", "NGRAMWorker.__init__", ("server_args", "target_worker")),
     Hook(f"{_SPEC}.ngram_worker", "NGRAMWorker._prepare_draft_tokens", ("batch",)),
     Hook(f"{_SPEC}.ngram_worker", "NGRAMWorker._update_ngram_corpus", ("batch",)),

@@ -7,7 +7,9 @@ import os
 from functools import partial
 from typing import Any, NoReturn
 
+from anydraft.errors import AnyDraftError
 from anydraft.plugins.hooks import HostError
+from anydraft.plugins.sglang.arguments import find_draft
 from anydraft.plugins.sglang.host import HOOKS, check_hooks
 from anydraft.plugins.sglang.options import read_context
 from anydraft.plugins.sglang.refusal import refuse
@@ -29,10 +31,22 @@ def register() -> None:
         for name in (TLI, SLEM):
             SpeculativeAlgorithm.register(name, validate_server_args=partial(_refuse, error))(_no_worker)
         return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
     from anydraft.plugins.sglang.algorithms import SLEMAlgorithm, TLIAlgorithm
 
+    # SGLang reads the draft's config before it asks an algorithm anything.
+    HookRegistry.register("sglang.srt.server_args.ServerArgs.resolve_once", _find_draft, HookType.BEFORE)
     SpeculativeAlgorithm.register(TLI, supports_overlap=True, spec_class=TLIAlgorithm)(_tli_worker)
     SpeculativeAlgorithm.register(SLEM, spec_class=SLEMAlgorithm)(_slem_worker)
+
+
+def _find_draft(server_args: Any) -> None:
+    if (server_args.speculative_algorithm or "").upper() in (TLI, SLEM):
+        try:
+            find_draft(server_args)
+        except AnyDraftError as error:
+            refuse(error)
 
 
 def _tli_worker(server_args: Any) -> type:
