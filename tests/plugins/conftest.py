@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     _save(root / "short", tiny.sentencepiece_like(), max_position_embeddings=256)
     _save(root / "apart", _apart())
     _save(root / "multimodal", tiny.sentencepiece_like())
-    text = json.loads((root / "multimodal" / "config.json").read_text())
-    config = transformers.LlavaConfig(text_config=text, vision_config={"model_type": "clip_vision_model"})
+    config = transformers.Gemma3Config(text_config={"vocab_size": len(tiny.sentencepiece_like())})
     (root / "multimodal" / "config.json").write_text(config.to_json_string())
     _save(root / "unloadable", tiny.byte_level())
     (root / "unloadable" / "model.safetensors").unlink()
