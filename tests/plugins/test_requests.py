@@ -37,10 +37,11 @@ def test_known_tokens_grow_and_know_their_continuations() -> None:
 
 
 def test_known_tokens_take_what_is_new_alone() -> None:
-    known = KnownTokens([1, 2])
-    for new in ([3], [], [4, 5, 6]):
-        known.append(new)
-    assert known.ids.tolist() == [1, 2, 3, 4, 5, 6]
+    known, written = KnownTokens([7] * 500), [7] * 500
+    for count in (1, 0, 3, 2000, 5000):
+        written += range(count)
+        known.append(range(count))
+    assert known.ids.tolist() == written
     assert known.ids.dtype == np.int32
 
 
