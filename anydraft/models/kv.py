@@ -43,7 +43,8 @@ class _SlotLayer(CacheLayerMixin):
         if not self.is_initialized or (self.keys.shape[0], self.keys.shape[2]) == (rows, slots + spare):
             return
         for name in ("keys", "values"):
-            kept = getattr(self, name)[:rows, :, : min(slots, self.keys.shape[2] - spare)]
+            old = getattr(self, name)
+            kept = old[:rows, :, : min(slots, old.shape[2] - spare)]
             new = self._empty(kept)
             new[: kept.shape[0], :, : kept.shape[2]] = kept
             setattr(self, name, new)

@@ -115,22 +115,23 @@ def test_several_tokens_at_once_go_unrecorded_between_steps(model: Any) -> None:
 
 
 def test_a_row_grows_past_its_cache(model: Any) -> None:
-    """The keys and values move: what was recorded with the old addresses is of no use. What lay in the spare slot,
-    where a NaN would do no harm, does not move."""
+    """The keys and values move: what was recorded with the old addresses is of no use. What lay in the spare slot
+    does not move: the row that stays short would multiply it by 0, and see a NaN."""
     rows = Rows(model)
     rows.enter(ids_of(1, 253))
+    rows.enter(ids_of(2, 5))
     spare = rows.runner.cache.spare_slot
     with torch.inference_mode():
         for layer in rows.runner.cache.layers:
             layer.keys[:, :, spare:] = layer.values[:, :, spare:] = float("nan")
     for token in range(1, 7):
-        rows.step([token])
-    assert rows.buckets == [Bucket(1, 512)]
+        rows.step([token, token])
+    assert rows.buckets == [Bucket(2, 512)]
     assert rows.tape.recorded == 2
     for token in range(1, 3):
         del rows.ids[0][-5:]
-        rows.step([token])
-    assert rows.buckets == [Bucket(1, 512), Bucket(1, 256)]
+        rows.step([token, token])
+    assert rows.buckets == [Bucket(2, 512), Bucket(2, 256)]
 
 
 def test_a_row_grows_past_what_its_recording_reads(model: Any) -> None:
