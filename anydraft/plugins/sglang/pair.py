@@ -7,10 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from anydraft.errors import ModelError
 from anydraft.models import load
 from anydraft.models.describe import ModelInfo, describe_model
-from anydraft.models.locate import check_folder, locate
+from anydraft.plugins.loadable import refuse_unloadable
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
 from anydraft.vocab.tokenizer import Tokenizer
@@ -43,20 +42,10 @@ def read_pair(args: Any) -> Pair:
     """
     draft = str(args.speculative_draft_model_path)
     info = describe_model(draft)
-    _refuse_unloadable(draft)
+    refuse_unloadable(draft)
     drafts = read_tokenizer(info.hf_tokenizer, stop_ids=info.stop_ids)
     target, context = _read_target(str(args.model_path), str(args.tokenizer_path or args.model_path))
     return Pair(target, drafts, info, Bridge(target.vocabulary, drafts.vocabulary), context)
-
-
-def _refuse_unloadable(draft: str) -> None:
-    """What would fail only once the target is loaded: no weights, or a model of more than text."""
-    folder = locate(draft)
-    if isinstance(folder, Path):
-        check_folder(folder, draft)
-    config = load.load_config(str(folder), draft, local=isinstance(folder, Path))
-    if config.get_text_config() is not config:
-        raise ModelError(f"the draft {draft} is multimodal; give a text-only model")
 
 
 def _read_target(model: str, tokenizer: str) -> tuple[Tokenizer, int | None]:

@@ -59,8 +59,7 @@ def draft_model_config(options: Options, plan: DraftPlan, host: Any) -> Any:
             enforce_eager=True,
         )
     except (ValueError, OSError) as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ModelError(f"vLLM cannot load the draft {plan.info.name}: {first}") from error
+        raise _refused(plan, error) from error
     if config.is_multimodal_model:
         raise ModelError(f"the draft {plan.info.name} is multimodal; give a text-only model")
     return config
@@ -70,6 +69,7 @@ def load_paged(options: Options, plan: DraftPlan, host: Any, model_config: Any) 
     """Load the draft as a model of vLLM's with keys and values of its own.
 
     Raises:
+        ModelError: vLLM cannot read its weights.
         HostError: its layers keep other state than keys and values.
         UsageError: ``kv_cache_gib`` does not hold one request.
     """
@@ -89,7 +89,10 @@ def load_paged(options: Options, plan: DraftPlan, host: Any, model_config: Any) 
         lora_config=None,
         compilation_config=CompilationConfig(mode=0),
     )
-    model = get_model(vllm_config=config)
+    try:
+        model = get_model(vllm_config=config)
+    except Exception as error:  # readers of weights raise classes of their own
+        raise _refused(plan, error) from error
     block_size = int(config.cache_config.block_size)
     block_bytes = 0
     for name, layer in attention_layers(config).items():
@@ -130,3 +133,10 @@ def load_on_cpu(options: Options, plan: DraftPlan, host: Any) -> BoundedDraft:
         max_context=plan.max_context,
         kv_cache_gib=options.kv_cache_gib,
     )
+
+
+def _refused(plan: DraftPlan, error: Any) -> ModelError:
+    """In one line: vLLM's own reason. Its configs are pydantic's, whose errors begin with their number."""
+    found = [str(e["msg"]) for e in error.errors()] if hasattr(error, "errors") else [str(error)]
+    lines = [line.strip() for text in found for line in text.splitlines() if line.strip()]
+    return ModelError(f"vLLM cannot load the draft {plan.info.name}: {[*lines, type(error).__name__][0]}")
