@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 
 from anydraft.errors import AnyDraftError, ModelError, PairError, UsageError
 from anydraft.plugins.hooks import HostError
@@ -23,11 +27,12 @@ K = 3
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Configs and tokenizers without weights."""
+    """Configs and tokenizers; what stands for the draft's weights is read by nobody."""
     root = tmp_path_factory.mktemp("models")
     for name, (model, tokenizer) in {"target": tiny.llama(), "draft": tiny.gemma3()}.items():
         model.config.save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
+    (root / "draft" / "model.safetensors").touch()
     return {"target": root / "target", "draft": root / "draft"}
 
 
@@ -153,6 +158,37 @@ def test_bad_input_is_refused_before_any_weights(
     monkeypatch.setattr(fake_vllm.ModelConfig, "is_multimodal_model", True)
     error = refused(folders, monkeypatch, draft=draft)
     assert "is multimodal; give a text-only model" in str(error)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_a_draft_that_could_not_be_loaded_later_is_refused_now(
+    quantization: str | None, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(folders["draft"], draft)
+    (draft / "model.safetensors").unlink()
+    error = refused(folders, monkeypatch, draft=str(draft), quantization=quantization)
+    assert str(error).endswith("has no weights (*.safetensors); download the model again")
+    (draft / "model.safetensors").touch()
+    text = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(transformers.Gemma3Config(text_config=text).to_json_string())
+    error = refused(folders, monkeypatch, draft=str(draft), quantization=quantization)
+    assert "is multimodal; give a text-only model" in str(error)
+
+
+def test_weights_that_vllm_cannot_read_are_its_drafts(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Damaged(Exception): ...
+
+    def get_model(*, vllm_config: Any) -> Any:
+        raise Damaged("header too large\nmore lines")
+
+    installed(monkeypatch)
+    proposer = AnyDraftProposer(config(folders, draft=str(folders["draft"])))
+    monkeypatch.setattr(sys.modules["vllm.model_executor.model_loader"], "get_model", get_model)
+    with pytest.raises(ModelError, match=r"vLLM cannot load the draft .*: header too large$"):
+        proposer.load_model(None)
 
 
 def test_pipeline_ranks_are_refused(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from anydraft.models.describe import ModelInfo, describe_model
 from anydraft.plugins.capacity import BoundedDraft
 from anydraft.plugins.drafter import Drafter, Row
 from anydraft.plugins.hooks import HostError
+from anydraft.plugins.loadable import refuse_unloadable
 from anydraft.plugins.options import Options, read_options
 from anydraft.plugins.report import IntervalLog, StepRecord
 from anydraft.plugins.requests import RequestTracker
@@ -190,6 +191,7 @@ def _target_tokenizer(host: Any) -> Tokenizer:
 def _plan(options: Options, host: Any) -> DraftPlan:
     assert options.draft is not None
     info: ModelInfo = describe_model(options.draft)
+    refuse_unloadable(options.draft)
     return DraftPlan(
         info=info,
         tokenizer=read_tokenizer(info.hf_tokenizer, stop_ids=info.stop_ids),
