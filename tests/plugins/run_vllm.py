@@ -1,18 +1,47 @@
-"""Runs one vLLM engine and prints what it wrote as JSON: a process of its own for each engine of the tests.
-
-python run_vllm.py '{"engine": {LLM arguments}, "prompts": [[ids], ...], "max_tokens": 20, "sampling": {...}}'
-"""
+"""One vLLM engine from start to end, in a process of its own for each engine of the tests."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from typing import Any
 
 MARK = "result: "
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def start(
+    engine: dict[str, Any],
+    prompts: list[list[int]],
+    *,
+    max_tokens: int = 1,
+    sampling: dict[str, Any] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run an engine with the arguments ``engine``; a line of its stdout is what :func:`main` found."""
+    given = {
+        "engine": engine,
+        "prompts": prompts,
+        "max_tokens": max_tokens,
+        "sampling": sampling or {"temperature": 0},
+    }
+    return subprocess.run(
+        [sys.executable, __file__, json.dumps(given)],
+        env=dict(os.environ) | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
 
 
 def main() -> None:
+    """Print what the engine wrote, and its counters, as JSON."""
     given = json.loads(sys.argv[1])
     from vllm import LLM, SamplingParams
 

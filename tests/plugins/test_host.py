@@ -59,6 +59,7 @@ def test_all_that_is_missing_is_named() -> None:
         check_hooks([Hook("engine.a", "x"), Hook("engine.b", "y")], "1", load)
 
 
+@pytest.mark.vllm
 def test_this_machines_vllm_has_every_hook() -> None:
     vllm = pytest.importorskip("vllm", reason="vLLM is not installed")
     check_hooks([*PROPOSER_HOOKS, *DRAFT_HOOKS], vllm.__version__)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +12,15 @@ import torch
 import transformers
 
 from tests import tiny
+from tests.plugins.run_vllm import MARK, start
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
 
 MAX_TOKENS = 24
 K = 4
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "HF_HUB_OFFLINE": "1",
-}
 SIZES = {
     "hidden_size": 128,
     "intermediate_size": 128,
@@ -71,30 +65,18 @@ def run(
     sampling: dict[str, Any] | None = None,
     **engine: Any,
 ) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "engine": {"model": model, "dtype": "float32", "max_model_len": 256, "max_num_seqs": 4, **engine},
-        "prompts": prompts,
-        "max_tokens": MAX_TOKENS,
-        "sampling": sampling or {"temperature": 0},
-    }
+    settings = {"model": model, "dtype": "float32", "max_model_len": 256, "max_num_seqs": 4, **engine}
     if plugin is not None:
-        given["engine"]["speculative_config"] = {
+        settings["speculative_config"] = {
             "method": "custom_class",
             "model": "anydraft.plugins.vllm.AnyDraftProposer",
             "num_speculative_tokens": K,
         }
-        given["engine"]["additional_config"] = {"anydraft": plugin}
-    script = Path(__file__).with_name("run_vllm.py")
-    done = subprocess.run(
-        [sys.executable, str(script), json.dumps(given)],
-        env=dict(os.environ) | ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    marked = [line for line in done.stdout.splitlines() if line.startswith("result: ")]
+        settings["additional_config"] = {"anydraft": plugin}
+    done = start(settings, prompts, max_tokens=MAX_TOKENS, sampling=sampling)
+    marked = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     assert marked, "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
-    result: dict[str, Any] = json.loads(marked[0].removeprefix("result: "))
+    result: dict[str, Any] = json.loads(marked[0].removeprefix(MARK))
     return result
 
 
