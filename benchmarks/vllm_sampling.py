@@ -123,7 +123,7 @@ def draw(
         detokenize=False,
     )
     outputs = llm.generate([{"prompt_token_ids": list(ids)} for ids in contexts], params, use_tqdm=False)
-    counters = {m.name: int(m.value) for m in llm.get_metrics() if m.name.startswith("vllm:spec_decode")}
+    counters = {m.name: int(m.value) for m in llm.get_metrics() if hasattr(m, "value")}
     return (
         [[tuple(one.token_ids) for one in output.outputs] for output in outputs],
         counters.get("vllm:spec_decode_num_draft_tokens", 0),

@@ -75,7 +75,8 @@ def run(
         settings["additional_config"] = {"anydraft": plugin}
     done = start(settings, prompts, max_tokens=MAX_TOKENS, sampling=sampling)
     marked = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    assert marked, "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
+    said = (done.stdout + done.stderr).splitlines()  # the log goes to stdout
+    assert marked, "\n".join(line for line in said if "Error" in line)
     result: dict[str, Any] = json.loads(marked[0].removeprefix(MARK))
     return result
 
