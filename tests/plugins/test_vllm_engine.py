@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
+from anydraft.bench.frequencies import holm
+from anydraft.bench.verify_sampling import all_tests, groups_of
 from tests import tiny
 from tests.plugins.run_vllm import MARK, start
 
@@ -63,6 +66,7 @@ def run(
     prompts: list[list[int]],
     plugin: dict[str, Any] | None,
     sampling: dict[str, Any] | None = None,
+    max_tokens: int = MAX_TOKENS,
     **engine: Any,
 ) -> dict[str, Any]:
     settings = {"model": model, "dtype": "float32", "max_model_len": 256, "max_num_seqs": 4, **engine}
@@ -73,7 +77,7 @@ def run(
             "num_speculative_tokens": K,
         }
         settings["additional_config"] = {"anydraft": plugin}
-    done = start(settings, prompts, max_tokens=MAX_TOKENS, sampling=sampling)
+    done = start(settings, prompts, max_tokens=max_tokens, sampling=sampling)
     marked = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     said = (done.stdout + done.stderr).splitlines()  # the log goes to stdout
     assert marked, "\n".join(line for line in said if "Error" in line)
@@ -143,6 +147,36 @@ def test_sampling_with_a_draft_is_sampling(folders: dict[str, str], own: list[li
     )
     assert result["outputs"] == own
     assert result["counters"]["spec_decode_num_accepted_tokens"] > 60
+
+
+def test_sampled_tokens_have_the_targets_frequencies(folders: dict[str, str]) -> None:
+    """Drafts that are the target's own best token are accepted as often as it is drawn, and what else is drawn is
+    right too."""
+    num_draws, num_tokens, temperature = 400, 4, 0.8
+    contexts = [tuple(tiny.byte_level().encode(text)[:8]) for text in tiny.CORPUS[:2]]
+    result = run(
+        folders["llama"],
+        [list(context) for context in contexts for _ in range(num_draws)],
+        {"draft": folders["llama"], "method": "standard"},
+        sampling={"temperature": temperature},
+        max_tokens=num_tokens,
+        max_num_seqs=100,
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(folders["llama"], dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def row(ids: tuple[int, ...]) -> torch.Tensor:
+        return torch.softmax(model(torch.tensor([ids])).logits[0, -1] / temperature, dim=-1)
+
+    groups = {}
+    for number, context in enumerate(contexts):
+        draws = [tuple(ids) for ids in result["outputs"][number * num_draws :][:num_draws]]
+        for position in range(num_tokens):
+            following = partial(lambda context, drawn: row(context + drawn), context)
+            groups[f"context {number}", f"token {position}"] = groups_of(draws, position, following)
+    tests = all_tests(groups)
+    assert min(holm([test.result.p_value for test in tests])) > 1e-3, tests
+    assert result["counters"]["spec_decode_num_accepted_tokens"] > 200
 
 
 def test_two_ranks_decide_alike(folders: dict[str, str], own: list[list[int]]) -> None:
