@@ -1,4 +1,5 @@
-# make demo: everything from nothing to a generation. make test: lint, types and all tests.
+# make demo: everything from nothing to a generation. make test: lint, types and tests; those that need vLLM or SGLang:
+# make test-vllm, make test-sglang.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks what needs a CUDA device, with tiny random models and no network. Needs a CUDA device.
+# Checks what needs a CUDA device, with random models and no network. Needs a CUDA device.
 #
 #     scripts/gpu_check.sh [PYTHON]     (a Python with anydraft and its tests' dependencies; minutes)
 set -euo pipefail
