@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -74,9 +75,7 @@ def main() -> None:
             time.sleep(3)
             metrics = read_metrics()
         finally:
-            if server.poll() is None:
-                os.killpg(server.pid, signal.SIGTERM)
-                server.wait(timeout=60)
+            end(server)
         lines = re.findall(r"AnyDraft metrics: .*", log.read_text())
     remembered = [int(found) for found in re.findall(r"Requests: (\d+)", "\n".join(lines))]
     print(
@@ -119,6 +118,17 @@ def start(options: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]:
     ]
     print(" ".join(command), file=sys.stderr)
     return subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """Stop the server and, where that takes too long, all of its processes."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+    try:
+        server.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def wait(server: subprocess.Popen[bytes], log: Path) -> None:

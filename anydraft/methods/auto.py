@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -92,8 +93,8 @@ class ProbeBudget:
         self._saved: float | None = None
 
     def save(self, seconds: float) -> None:
-        """A row's share of a step passed without a proposal."""
-        if self._saved is not None:
+        """A row's share of a step passed without a proposal; NaN where that is not known."""
+        if self._saved is not None and not math.isnan(seconds):
             self._saved += _PROBE_SHARE * seconds
 
     def spend(self, seconds: float) -> bool:

@@ -51,15 +51,15 @@ class CostModel:
     def __init__(self) -> None:
         self.num_rows = 1
         self.clear()
-        self.num_readers = 0
-        self.reading_time = 0.0
-        self._prompt_tokens, self._prompt_time = 0.0, 0.0
-        self._ended, self._output_tokens = 2.0, 2.0 * _OUTPUT_LENGTH
 
     def clear(self) -> None:
         """Forget what was measured."""
         speed = Speed()
         self.target, self.plain, self.draft = StepTimes(speed), StepTimes(speed), StepTimes()
+        self.num_readers = 0
+        self.reading_time = 0.0
+        self._prompt_tokens, self._prompt_time = 0.0, 0.0
+        self._ended, self._output_tokens = 2.0, 2.0 * _OUTPUT_LENGTH
 
     def observe_target(self, num_tokens: int, seconds: float) -> None:
         """A target forward over ``num_tokens`` tokens of all rows took so long."""
@@ -72,7 +72,7 @@ class CostModel:
 
     def observe_prompt(self, num_tokens: int, seconds: float) -> None:
         """The target read so many tokens of a prompt in so long."""
-        if num_tokens:
+        if num_tokens > 1:  # one is a whole forward
             self._prompt_tokens = _MEMORY * self._prompt_tokens + num_tokens
             self._prompt_time = _MEMORY * self._prompt_time + seconds
 

@@ -67,15 +67,17 @@ class CudaRecorder:
         caller = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(caller)
         # Entered here as well: a capture that fails leaves its own stream current.
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            for _ in range(_WARM_UPS):
-                call()
-            # thread_local: what other threads do on the GPU meanwhile is their own affair.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
-                output = call()
-        caller.wait_stream(self._stream)
+        try:
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                for _ in range(_WARM_UPS):
+                    call()
+                # thread_local: what other threads do on the GPU meanwhile is their own affair.
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ):
+                    output = call()
+        finally:
+            caller.wait_stream(self._stream)
         return Recording(output, graph.replay)
 
 

@@ -90,6 +90,8 @@ class Drafter:
         self._drafting: dict[int, _Drafting] = {}
         self._warm: set[tuple[str, int]] = set()  # sizes of forwards that ran before
         self._running: dict[int, int] = {}  # by key, ids that the target reads in the step under way
+        self._entered: set[int] = set()  # keys of the requests that are new in this step
+        self._in_prompts = False  # whether rows were in the middle of their prompts in the step before
         self._step_began = 0.0
         self.record = StepRecord()
 
@@ -119,15 +121,18 @@ class Drafter:
             self._costs.observe_output(len(request.tokens) - self._drafting.pop(key).num_first_ids + 1)
             if self._draft is not None:
                 self._draft.release(key)
+        self._in_prompts = not all(row.emits for row in rows)
         self._step_began = self._clock()
         return proposals
 
     def _recognise(self, rows: Sequence[Row]) -> list[TrackedRequest | None]:
         """The request of each row; new ones get a proposer when they first emit."""
         requests = self._tracker.match([row.ids for row in rows])
+        self._entered = set()
         for i, row in enumerate(rows):
             if requests[i] is None and row.emits:
                 requests[i] = request = self._tracker.add(i, row.ids)
+                self._entered.add(request.key)
                 prompt = Prompt(tuple(int(token) for token in row.ids))
                 self._drafting[request.key] = _Drafting(self._method.start(prompt), len(row.ids))
         return requests
@@ -136,7 +141,7 @@ class Drafter:
         self, now: float, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]
     ) -> None:
         """Tell auto what the target's step took, if it was of the requests of the step before: alone, or beside whole
-        prompts."""
+        prompts of new ones. A prompt that the host had cached makes its tokens look cheap; nobody says so here."""
         keys = {request.key for request in requests if request is not None}
         if len(keys) < len(rows) or not all(row.emits for row in rows) or not keys & self._running.keys():
             return
@@ -144,13 +149,13 @@ class Drafter:
         if seconds > LONGEST_STEP:
             return
         num_tokens = sum(self._running.values())
-        if prompts := [
-            len(row.ids) for row, r in zip(rows, requests, strict=True) if r and r.key not in self._running
-        ]:
-            self._costs.observe_prompt(num_tokens + sum(prompts), seconds)
-        elif keys == self._running.keys() and self._is_warm("target", num_tokens):
+        new = keys - self._running.keys()
+        if not new and keys == self._running.keys() and self._is_warm("target", num_tokens):
             self.record.target_step(seconds)
             self._costs.observe_target(num_tokens, seconds)
+        elif new and new <= self._entered and not self._in_prompts:
+            prompts = (len(row.ids) for row, r in zip(rows, requests, strict=True) if r and r.key in new)
+            self._costs.observe_prompt(num_tokens + sum(prompts), seconds)
 
     def _observe_tokens(self, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]) -> None:
         for row, request in zip(rows, requests, strict=True):

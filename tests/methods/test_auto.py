@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from anydraft.methods.auto import Auto
+from anydraft.methods.auto import Auto, ProbeBudget
 from anydraft.methods.base import Prompt, Proposal, ProposalGenerator
 from anydraft.methods.costs import Acceptance, CostModel, DraftWork, expected_tokens
 from anydraft.methods.lookup import Lookup
@@ -229,6 +229,25 @@ def test_probes_of_several_rows_take_a_hundredth_of_the_time_and_the_reading_of_
             run_badly(auto, 4)
         seconds = 400 * 4 * 0.1 / 4
         assert len(drafting.calls) == pytest.approx(1 + 0.01 * seconds / probe, abs=1)
+
+
+def test_a_step_of_unknown_length_saves_nothing() -> None:
+    budget = ProbeBudget()
+    assert budget.spend(1.0), "the first is free"
+    budget.save(float("nan"))
+    assert not budget.spend(1.0)
+    budget.save(100.0)
+    assert budget.spend(1.0)
+
+
+def test_what_was_measured_is_forgotten_whole() -> None:
+    model = costs({4: 0.1}, {1: 0.01})
+    model.observe_prompt(100, 0.8)
+    model.reading_time, model.num_readers = 3.0, 2
+    model.clear()
+    assert model.reading_a_token() == 0.0
+    model.observe_target(1, 0.1)
+    assert model.target_time(50) == pytest.approx(0.1)
 
 
 def test_one_row_of_several_tries_a_draft_whose_price_nobody_knows() -> None:

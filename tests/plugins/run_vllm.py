@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -31,13 +33,20 @@ def start(
         "max_tokens": max_tokens,
         "sampling": sampling or {"temperature": 0},
     }
-    return subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, __file__, json.dumps(given)],
         env=dict(os.environ) | ENVIRONMENT,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=280,
+        start_new_session=True,
     )
+    try:
+        output, errors = process.communicate(timeout=280)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # vLLM's own processes too
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def main() -> None:

@@ -9,11 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from tests import tiny
 from tests.plugins.sglang_cpu import ENGINE, environment
@@ -36,26 +37,31 @@ def server(variables: dict[str, str], **given: Any) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-W", "ignore", "-m", "sglang.launch_server", "--skip-server-warmup"]
-    process = subprocess.Popen(
-        [*command, *flags(**(ENGINE | given), host="127.0.0.1", port=port)],
-        env=environment() | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
     address = f"http://127.0.0.1:{port}"
-    try:
-        until = time.monotonic() + START_LIMIT
-        while not _answers(address):
-            assert process.poll() is None, process.communicate()[0][-3000:]
-            assert time.monotonic() < until, "the server does not answer"
-            time.sleep(0.2)
-        yield address
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [*command, *flags(**(ENGINE | given), host="127.0.0.1", port=port)],
+            env=environment() | variables,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            until = time.monotonic() + START_LIMIT
+            while not _answers(address):
+                assert process.poll() is None, _end_of(log)
+                assert time.monotonic() < until, "the server does not answer"
+                time.sleep(0.2)
+            yield address
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _end_of(log: IO[bytes]) -> str:
+    log.seek(0)
+    return log.read()[-3000:].decode(errors="replace")
 
 
 def _answers(address: str) -> bool:

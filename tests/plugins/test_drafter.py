@@ -234,6 +234,12 @@ def test_a_step_that_read_whole_prompts_beside_others_tells_what_a_token_of_them
     assert told == [(1 + 3, 0.5)]
     steps(made, clock, [[[2]]], 0.5)
     assert len(told) == 1, "there may have been a pause"
+    steps(made, clock, [[[2, 1], [3, 1, 1]]], 0.5)
+    assert len(told) == 1, "a request that was out of the batch is not new"
+    made.step([Row(np.array([2, 1, 1]), True, K), Row(np.array([4, 4, 4]), False, K)])
+    clock.now += 0.5
+    made.step([Row(np.array([2, 1, 1, 1]), True, K), Row(np.array([4, 4, 4, 4, 4]), True, K)])
+    assert len(told) == 1, "the other half of the prompt was read before"
 
 
 def test_the_drafts_cost_is_a_forward_of_it() -> None:

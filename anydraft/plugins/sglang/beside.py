@@ -71,10 +71,11 @@ class BesideWorker(NGRAMWorker):
             num_speculative_tokens=int(self.speculative_num_steps),
         )
         assert method is not None, "slem and tli are methods"
+        dtype = self.model_runner.dtype if options.dtype == "auto" else options.dtype
         draft = load_own(
             pair.info.name,
             pair.draft,
-            dtype=self.model_runner.dtype if options.dtype == "auto" else options.dtype,
+            dtype="bfloat16" if options.quantization else dtype,  # what quantized weights are made from
             device=self.device if self.device == "cpu" else f"{self.device}:{gpu_id}",
             quantization=options.quantization,
             max_context=min(pair.info.max_context, options.window or pair.info.max_context),
