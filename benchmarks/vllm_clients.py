@@ -117,7 +117,10 @@ def start(options: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]:
         *(word for pair in arguments.items() for word in pair),
     ]
     print(" ".join(command), file=sys.stderr)
-    return subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True)
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1"} | dict(os.environ)
+    return subprocess.Popen(
+        command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env=environment, start_new_session=True
+    )
 
 
 def end(server: subprocess.Popen[bytes]) -> None:
