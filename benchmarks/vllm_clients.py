@@ -88,7 +88,8 @@ def main() -> None:
     print(lines[-1] if lines else "no line of the plugin in the log")
     print(f"server ended with {server.returncode}")
     left = metrics["running"] or metrics["waiting"] or metrics["cache used"]
-    if seen.num_wrong or left or not remembered or remembered[-1] > CONCURRENT:
+    # As many as run at once may be out of the batch and still remembered, beside the one that runs last.
+    if seen.num_wrong or left or not remembered or remembered[-1] > CONCURRENT + 1:
         sys.exit("a text was wrong, or something is left")
 
 
