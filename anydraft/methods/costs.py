@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from anydraft.methods.step_times import Speed, StepTimes
 
-_WORTH_MANY = 1.15
-"""Speed-up to be predicted before several rows propose: times are noisy, and a wrong yes holds up all of them."""
+_WORTH_A_DOUBLING, _WORTH_MOST = 0.15, 1.3
+"""By how much more than 1 a speed-up has to be predicted before rows propose, for each doubling of them, and at most. A
+wrong yes holds up all rows, and they end at different times, the last ones in steps that cost as much as any."""
 _OUTPUT_LENGTH = 64.0
 """Tokens of a request until some have ended: as if two had."""
 _MEMORY = 0.97
@@ -172,7 +173,8 @@ class CostModel:
         most = min(most, self.longest(num_rows))
         choices = ((self.speedup(n, acceptance, num_rows, draft), -n) for n in range(1, most + 1))
         best, negative = max(choices, default=(1.0, 0))
-        return (-negative, best) if best > (1.0 if num_rows == 1 else _WORTH_MANY) else (0, best)
+        least = min(1.0 + _WORTH_A_DOUBLING * math.log2(num_rows), _WORTH_MOST)
+        return (-negative, best) if best > least else (0, best)
 
     def least_survival(self, acceptance: float, num_rows: int, length: int, forwards: float = 1.0) -> float:
         """The chance of the tokens so far to be accepted below which one more costs more than it brings.

@@ -342,6 +342,17 @@ def test_several_rows_want_more_than_a_break_even() -> None:
     assert one.best_length(1, 0.4, 1, None)[0] == 1
 
 
+def test_the_more_rows_the_more_has_to_be_won() -> None:
+    choices = {}
+    for rows in (1, 2, 4, 16):
+        model = costs({rows: 0.1, 2 * rows: 0.128}, {})
+        assert model.speedup(1, 0.6, rows, None) == pytest.approx(1.25)
+        choices[rows] = model.best_length(1, 0.6, rows, None)[0]
+    assert choices == {1: 1, 2: 1, 4: 0, 16: 0}
+    sure = costs({16: 0.1, 32: 0.11}, {})
+    assert sure.best_length(1, 0.6, 16, None)[0] == 1, "1.45 is enough for any number of rows"
+
+
 def test_sampled_drafts_do_not_lower_what_greedy_requests_expect() -> None:
     auto = Auto(Lookup(), _Drafting(), costs=costs({1: 0.1, 9: 0.11}, {1: 0.005}))
     sampled = auto.start(Prompt((1, 2, 3), temperature=1.0))
