@@ -13,7 +13,7 @@ from anydraft._version import __version__
 from anydraft.bench.bench_report import BatchReport, BenchOptions, BenchReport
 from anydraft.bench.measure import Configuration, EngineConfiguration, Progress, measure
 from anydraft.bench.peers import ASSISTED, Peer, TransformersPeer, refuse_wrong_sampling
-from anydraft.bench.peers_vllm import VLLM_PEERS, VllmPeer, refuse_without_vllm
+from anydraft.bench.peers_vllm import VLLM_PEERS, VllmPeer, refuse_vllm_peers
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.bench.same_output import OutputJudge
 from anydraft.engine import Engine
@@ -48,7 +48,7 @@ def bench(
         ModelError, PairError: a model cannot be used.
         AnyDraftError: a peer failed.
     """
-    refuse_without_vllm(options.peers, params, resolve_device(options.device))
+    refuse_vllm_peers(options.peers, params, resolve_device(options.device))
     plain = Engine(options.target, method="none", dtype=options.dtype, device=options.device)
     target = plain.pair.target
     engines = {

@@ -38,7 +38,7 @@ _SECONDS_TO_END = 20
 _LONGEST_LOG = 1 << 20
 
 
-def refuse_without_vllm(peers: Sequence[str], params: SamplingParams, device: torch.device) -> None:
+def refuse_vllm_peers(peers: Sequence[str], params: SamplingParams, device: torch.device) -> None:
     """Raise UsageError where one of ``peers`` is vLLM's and cannot run here; to be asked before anything is loaded."""
     wanted = [peer for peer in peers if peer in VLLM_PEERS]
     if not wanted:

@@ -21,7 +21,7 @@ from anydraft.engine.sampler import Sampler
 from anydraft.errors import AnyDraftError
 from anydraft.kernels import own_threads
 from anydraft.methods.auto import AutoProposer
-from anydraft.methods.base import EMPTY, DraftBackend, Proposal, ProposalGenerator, drive
+from anydraft.methods.base import EMPTY, DraftBackend, Proposal, ProposalGenerator, drive, rows_drafted
 from anydraft.methods.costs import CostModel
 from anydraft.models.select import SlotRunner
 from anydraft.rules.verify import Verdict
@@ -126,8 +126,7 @@ class EngineCore:
         proposals = drive(generators, self._draft)
         seconds = time.perf_counter() - started
         if all(isinstance(request.proposer, AutoProposer | None) for request in self._running):
-            num_rows = sum(proposal.num_draft_tokens > 0 for proposal in proposals.values())
-            self._observe_draft(num_rows, seconds, forwards, prefill_time)
+            self._observe_draft(rows_drafted(proposals.values()), seconds, forwards, prefill_time)
         for request in self._running:
             request.stats.draft_time += seconds / len(self._running)
             request.stats.decision = getattr(request.proposer, "decision", "")
@@ -146,7 +145,7 @@ class EngineCore:
         if forwards > forwards_before:
             reading = prefill_time - prefill_time_before
             self.costs.reading_time += reading
-            self.costs.observe_draft(max(num_rows, 1), (seconds - reading) / (forwards - forwards_before))
+            self.costs.observe_draft(num_rows, (seconds - reading) / (forwards - forwards_before))
 
     def _verify_forward(self, proposals: Sequence[Proposal]) -> torch.Tensor:
         """Logits [rows, longest proposal + 1, V]."""

@@ -8,7 +8,7 @@ of the tests drive the same generators, each with its own :class:`DraftBackend`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -184,6 +184,11 @@ class DraftSettings:
     draft_temperature: float | None = None
     min_confidence: float = 0.0
     extra: dict[str, float] = field(default_factory=dict)
+
+
+def rows_drafted(proposals: Iterable[Proposal]) -> int:
+    """For how many of ``proposals`` a draft model worked, 1 at least: the rows of its forwards."""
+    return max(sum(proposal.num_draft_tokens > 0 for proposal in proposals), 1)
 
 
 def drive(

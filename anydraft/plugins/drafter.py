@@ -16,6 +16,7 @@ from anydraft.methods.base import (
     ProposalGenerator,
     Proposer,
     drive,
+    rows_drafted,
 )
 from anydraft.methods.costs import CostModel
 from anydraft.plugins.report import StepRecord
@@ -182,8 +183,7 @@ class Drafter:
             key: self._drafting[key].proposer.propose(room) for key, room in asking.items()
         }
         proposals = drive(generators, self._draft)
-        num_rows = sum(proposal.num_draft_tokens > 0 for proposal in proposals.values())
-        self._observe_draft(max(num_rows, 1), now, forwards, prefill)
+        self._observe_draft(rows_drafted(proposals.values()), now, forwards, prefill)
         for key in asking:
             drafting = self._drafting[key]
             drafting.last = proposals[key]

@@ -22,7 +22,7 @@ from anydraft.bench.peers_vllm import (
     VllmProcess,
     engine_arguments,
     environment,
-    refuse_without_vllm,
+    refuse_vllm_peers,
 )
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.cli.main import app
@@ -207,11 +207,11 @@ def test_without_vllm_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("stand_in")
 def test_what_vllm_cannot_do_is_refused() -> None:
     sampled = SamplingParams(temperature=0.7)
-    refuse_without_vllm(("vllm", "vllm-anydraft"), sampled, torch.device("cpu"))
+    refuse_vllm_peers(("vllm", "vllm-anydraft"), sampled, torch.device("cpu"))
     with pytest.raises(UsageError, match="--temperature 0"):
-        refuse_without_vllm(("vllm-tli",), sampled, torch.device("cpu"))
+        refuse_vllm_peers(("vllm-tli",), sampled, torch.device("cpu"))
     with pytest.raises(UsageError, match="--device cpu"):
-        refuse_without_vllm(("vllm",), GREEDY, torch.device("cuda"))
+        refuse_vllm_peers(("vllm",), GREEDY, torch.device("cuda"))
 
 
 @pytest.mark.usefixtures("stand_in")

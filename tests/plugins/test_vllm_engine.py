@@ -15,6 +15,7 @@ import transformers
 from anydraft.bench.frequencies import holm
 from anydraft.bench.verify_sampling import all_tests, groups_of
 from tests import tiny
+from tests.plugins.conftest import SIZES
 from tests.plugins.run_vllm import MARK, start
 
 pytestmark = [
@@ -24,15 +25,6 @@ pytestmark = [
 
 MAX_TOKENS = 24
 K = 4
-SIZES = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.3,
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +32,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A Llama over a byte-level vocabulary and a Gemma-3 with windows of 16 over a SentencePiece-like one."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    llama = transformers.LlamaConfig(vocab_size=len(tiny.byte_level()), head_dim=32, **SIZES)
+    llama = transformers.LlamaConfig(vocab_size=len(tiny.byte_level()), **SIZES)
     gemma = transformers.Gemma3TextConfig(
         vocab_size=len(tiny.sentencepiece_like()),
-        head_dim=32,
         sliding_window=16,
         layer_types=["sliding_attention", "full_attention"],
         query_pre_attn_scalar=32,
