@@ -305,6 +305,7 @@ class Engine:
                     temperature=0.0 if params.greedy else params.temperature,
                     noise=noise,
                     draft_temperature=draft_temperature,
+                    max_tokens=max_tokens,
                 )
             )
             if method

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,10 +17,13 @@ ChooseSampled = Callable[[float, CostModel], tuple[Method, Drafting]]
 
 _LONG_MATCH = 5
 """So many equal last tokens are worth a copy before its acceptance is known."""
-_FIRST_PROBE, _LAST_PROBE = 8, 64
-"""While drafting is off one step of a single row in so many drafts all the same; the pause doubles up to the last."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 8, 64
+"""While drafting is off one step of a single row whose context the draft has read is a draft all the same, one in so
+many; the pause doubles up to the last."""
 _PROBE_SHARE = 0.01
-"""Share of the time of several rows that probes may take: one holds up all, and the draft may have to read a prompt."""
+"""Share of the time that all other probes may take: one holds up all rows, and the draft may have to read a context."""
+_FIRST_PROBES, _LEFT_OVER = 8.0, 0.5
+"""Steps that the first probe may take, and what is left of them at most for a few more."""
 _PROBE_LENGTH = 3
 _SHARED_MEMORY = 0.995
 _PLAIN_FIRST = 3
@@ -72,36 +74,39 @@ class Auto:
     def start(self, prompt: Prompt) -> AutoProposer:
         lookup = self.lookup.start(prompt)
         if self.drafting is None:
-            return AutoProposer(self, lookup, None)
+            return AutoProposer(self, prompt, lookup, None)
         free = prompt.draft_temperature is None and not isinstance(prompt.noise, CoupledNoise)
         sampled = prompt.temperature > 0.0
         if self.sampled is None or not sampled or prompt.noise is None or not free:
             drafted = self.drafted[self.drafting.name, sampled]
-            return AutoProposer(self, lookup, self.drafting.start(prompt), drafted)
+            return AutoProposer(self, prompt, lookup, self.drafting.start(prompt), drafted)
         method, chosen = self.sampled(prompt.temperature, self.costs)
         asked = replace(prompt, draft_temperature=chosen.draft_temperature)
         drafted = self.drafted[method.name, sampled]
         return AutoProposer(
-            self, lookup, method.start(asked), drafted, chosen.forwards, f" with {method.name}"
+            self, prompt, lookup, method.start(asked), drafted, chosen.forwards, f" with {method.name}"
         )
 
 
 class ProbeBudget:
-    """What rows that step together may spend on probes, all of them together. The first probe is free."""
+    """What probes that are not cheap may take, of all requests together, in steps in which no row proposes.
+
+    The first one is given; and a few more follow it soon where they cost little, as a single one may fall into a moment
+    in which something else ran.
+    """
 
     def __init__(self) -> None:
-        self._saved: float | None = None
+        self._saved = _FIRST_PROBES
 
-    def save(self, seconds: float) -> None:
-        """A row's share of a step passed without a proposal; NaN where that is not known."""
-        if self._saved is not None and not math.isnan(seconds):
-            self._saved += _PROBE_SHARE * seconds
+    def save(self, steps: float) -> None:
+        """So many steps (a row's share of one) passed without a proposal."""
+        self._saved += _PROBE_SHARE * steps
 
-    def spend(self, seconds: float) -> bool:
-        """Whether a probe that costs so much may be made now."""
-        if self._saved is not None and self._saved < seconds:
+    def spend(self, steps: float) -> bool:
+        """Whether a probe that costs so many steps may be made now."""
+        if self._saved < steps:
             return False
-        self._saved = 0.0
+        self._saved = min(self._saved - steps, _LEFT_OVER)
         return True
 
 
@@ -111,6 +116,7 @@ class AutoProposer:
     def __init__(
         self,
         method: Auto,
+        prompt: Prompt,
         lookup: LookupProposer,
         drafting: Proposer | None,
         drafted: Acceptance | None = None,
@@ -129,9 +135,11 @@ class AutoProposer:
         self._last: Proposal = EMPTY
         self._unseen: list[list[int]] = []
         self._steps = 0
-        self._reads = False  # whether the draft has read this request's prompt
+        self._num_prompt_tokens, self._max_tokens = len(prompt.target_ids), prompt.max_tokens
+        self._num_emitted = 0
+        self._reads = False  # whether the draft has read the context
         self._next_probe = 0
-        self._pause = _FIRST_PROBE
+        self._pause = _SHORTEST_PAUSE
         self.decision = ""
         """In words, for the statistics."""
 
@@ -145,8 +153,8 @@ class AutoProposer:
         if max_target_tokens > 0 and not plain:
             copy = self._copy(max_target_tokens)
             self._last = copy if copy.token_ids else (yield from self._draft(max_target_tokens))
-        if costs.num_rows > 1 and not self._last.token_ids:
-            method.probes.save(costs.plain_time_a_row())
+        if not self._last.token_ids:
+            method.probes.save(1.0 / costs.num_rows)
         return self._last
 
     def _copy(self, most: int) -> Proposal:
@@ -172,19 +180,19 @@ class AutoProposer:
         count = min(method.max_tokens, most, costs.longest(costs.num_rows))
         least = 0.0
         known = costs.known(drafted=True)
-        if known or costs.num_rows > 1:
-            best = self._best_length(count) if known else 0
-            if best:
+        best = self._best_length(count) if known or costs.num_rows == 1 else 0
+        if best:
+            self._pause = _SHORTEST_PAUSE
+            if known:
                 # The draft's own confidence says where to stop; the average only whether to start.
-                self._pause = _FIRST_PROBE
                 least = costs.least_survival(self._drafted.rate, costs.num_rows, best, self._forwards)
-            elif self._is_probe(self._forwards):
-                count = min(_PROBE_LENGTH, most)
-            else:
-                return EMPTY
+        elif self._is_probe(self._forwards):
+            count = min(_PROBE_LENGTH, most)
+        else:
+            return EMPTY
         if not self._reads:
             self._reads = True
-            costs.num_readers += 1
+            costs.tokens_read += self._num_prompt_tokens + self._num_emitted
         for token_ids in self._unseen:
             self._drafting.observe(token_ids)
         self._unseen = []
@@ -193,7 +201,10 @@ class AutoProposer:
 
     def _best_length(self, most: int) -> int:
         costs = self._method.costs
-        work = DraftWork(self._forwards, 0.0 if self._reads else costs.reading_a_token())
+        work = DraftWork(self._forwards)
+        if not self._reads:
+            length = self._num_prompt_tokens + self._num_emitted
+            work = replace(work, reading=costs.reading_a_token(length, self._num_emitted, self._max_tokens))
         best, speedup = costs.best_length(most, self._drafted.rate, costs.num_rows, work)
         how = f"{best}{self._how}" if best else "off"
         self.decision = f"drafting {how}: {speedup:.2f}x predicted"
@@ -202,16 +213,18 @@ class AutoProposer:
     def _is_probe(self, forwards: float) -> bool:
         """Whether to propose although it does not pay, with so many forwards of the draft for each token."""
         costs = self._method.costs
-        if costs.num_rows > 1:
-            reading = 0.0 if self._reads or not forwards else costs.reading_a_prompt()
-            return self._method.probes.spend(costs.probe_time(_PROBE_LENGTH, forwards) + reading)
+        length = 0 if self._reads or not forwards else self._num_prompt_tokens + self._num_emitted
+        reading = costs.reading_time_of(length)
+        if costs.num_rows > 1 or reading:
+            return self._method.probes.spend(costs.probe_steps(_PROBE_LENGTH, forwards, reading))
         if self._steps < self._next_probe:
             return False
         self._next_probe = self._steps + self._pause
-        self._pause = min(2 * self._pause, _LAST_PROBE)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return True
 
     def observe(self, token_ids: Sequence[int]) -> None:
+        self._num_emitted += len(token_ids)
         proposed = len(self._last.token_ids)
         if proposed:
             accepted = _common(self._last.token_ids, token_ids)

@@ -114,6 +114,7 @@ class Prompt:
         temperature: of the request; 0 is greedy. It tells a method whether q is worth computing.
         noise: the request's randomness; None: drafts are greedy.
         draft_temperature: of the request; goes before that of :class:`DraftSettings`.
+        max_tokens: that the request may emit; None: unknown.
     """
 
     target_ids: tuple[int, ...]
@@ -121,6 +122,7 @@ class Prompt:
     temperature: float = 0.0
     noise: Noise | None = None
     draft_temperature: float | None = None
+    max_tokens: int | None = None
 
 
 ProposalGenerator = Generator[Ask, Answer, Proposal]

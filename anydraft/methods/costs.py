@@ -18,6 +18,8 @@ _OUTPUT_LENGTH = 64.0
 """Tokens of a request until some have ended: as if two had."""
 _MEMORY = 0.97
 """Of what is averaged over requests."""
+_UNSEEN_DRAFT = 0.125
+"""Of the target's time for a context, what a draft is supposed to take before it has read any."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class DraftWork:
 
     Attributes:
         forwards: for each token that it proposes.
-        reading: seconds for each token that the request will emit, of its prompt; see
+        reading: seconds for each token that the request will emit, of its context; see
             :meth:`CostModel.reading_a_token`.
     """
 
@@ -45,8 +47,8 @@ class CostModel:
         plain: those of several rows in which no row proposed.
         draft: forwards of the draft.
         num_rows: rows of the current step; the engine sets it.
-        num_readers: requests for which the draft has begun to draft, and so has read the prompt.
-        reading_time: seconds that the draft has read prompts, in all.
+        tokens_read: target tokens of the contexts that the draft has read, as it began to draft for requests.
+        reading_time: seconds that it took for them.
     """
 
     def __init__(self) -> None:
@@ -57,8 +59,7 @@ class CostModel:
         """Forget what was measured."""
         speed = Speed()
         self.target, self.plain, self.draft = StepTimes(speed), StepTimes(speed), StepTimes()
-        self.num_readers = 0
-        self.reading_time = 0.0
+        self.tokens_read, self.reading_time = 0, 0.0
         self._prompt_tokens, self._prompt_time = 0.0, 0.0
         self._ended, self._output_tokens = 2.0, 2.0 * _OUTPUT_LENGTH
 
@@ -82,13 +83,21 @@ class CostModel:
         self._ended = _MEMORY * self._ended + 1.0
         self._output_tokens = _MEMORY * self._output_tokens + num_tokens
 
-    def reading_a_prompt(self) -> float:
-        """Seconds that the draft reads the prompt of a request, on average."""
-        return self.reading_time / max(self.num_readers, 1)
+    def reading_time_of(self, num_tokens: int) -> float:
+        """Seconds that the draft takes to read a context of so many target tokens."""
+        if self.tokens_read and self.reading_time:
+            return num_tokens * self.reading_time / self.tokens_read
+        if self._prompt_tokens:
+            return num_tokens * _UNSEEN_DRAFT * self._prompt_time / self._prompt_tokens
+        return 0.0
 
-    def reading_a_token(self) -> float:
-        """The same in seconds for each token that the request may emit."""
-        return self.reading_a_prompt() / max(self._output_tokens / self._ended, 1.0)
+    def reading_a_token(self, num_tokens: int, num_emitted: int, most: int | None) -> float:
+        """The same for each token that the request will still emit: as many as others did on average less its
+        ``num_emitted``, or as many as those if that is more; at most ``most`` in all."""
+        to_come = max(self._output_tokens / self._ended - num_emitted, num_emitted)
+        if most is not None:
+            to_come = min(to_come, most - num_emitted)
+        return self.reading_time_of(num_tokens) / max(to_come, 1.0)
 
     def known(self, *, drafted: bool) -> bool:
         """Whether steps with and without proposals (and drafts, if they are drafted) have been seen."""
@@ -153,12 +162,13 @@ class CostModel:
             step += length * draft.forwards * self.draft_time(num_rows) + num_rows * tokens * draft.reading
         return tokens * plain / step
 
-    def probe_time(self, length: int, forwards: float = 1.0) -> float:
-        """Seconds by which a step gets longer if one of its rows drafts ``length`` tokens. A draft that was never
-        measured counts as the target."""
+    def probe_steps(self, length: int, forwards: float = 1.0, reading: float = 0.0) -> float:
+        """By how much a step gets longer if one of its rows drafts ``length`` tokens and the draft reads for so many
+        seconds before, in steps in which no row proposes. A draft that was never measured counts as the target."""
         plain = self.plain_time(self.num_rows)
         widening = self.target_time(self.num_rows + length) - plain
-        return max(widening, 0.0) + length * forwards * (self.draft_time(1) or plain)
+        drafting = length * forwards * (self.draft.at(1) if self.draft else plain)
+        return (max(widening, 0.0) + drafting + reading) / plain
 
     def longest(self, num_rows: int) -> int:
         """Tokens that a row may propose at most. Several rows widen a forward step by step, to twice the widest that

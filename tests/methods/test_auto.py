@@ -73,11 +73,15 @@ def test_a_larger_batch_drafts_less() -> None:
 
 def test_a_prompt_that_the_draft_has_yet_to_read_is_paid_by_what_the_request_will_emit() -> None:
     model = costs({1: 0.1, 9: 0.1}, {1: 0.001})
-    assert model.reading_a_token() == 0.0
-    model.reading_time, model.num_readers = 3.0, 2
+    assert model.reading_a_token(100, 0, None) == 0.0
+    model.reading_time, model.tokens_read = 3.0, 200
     for _ in range(300):
         model.observe_output(50)
-    assert model.reading_a_token() == pytest.approx(1.5 / 50, rel=0.01)
+    assert model.reading_a_token(100, 0, None) == pytest.approx(1.5 / 50, rel=0.01)
+    assert model.reading_a_token(100, 0, 10) == pytest.approx(1.5 / 10)
+    assert model.reading_a_token(100, 20, None) == pytest.approx(1.5 / 30, rel=0.01)
+    assert model.reading_a_token(100, 400, None) == pytest.approx(1.5 / 400), "what went on will go on"
+    assert model.reading_a_token(100, 400, 420) == pytest.approx(1.5 / 20)
     tokens = expected_tokens(1, 0.5)
     with_reading = model.speedup(1, 0.5, 1, DraftWork(reading=0.03))
     assert with_reading == pytest.approx(tokens * 0.1 / (0.101 + tokens * 0.03))
@@ -91,15 +95,41 @@ def test_short_outputs_do_not_pay_for_reading_the_prompt_but_what_is_read_is_rea
     auto.costs = costs({1: 0.1, 9: 0.1}, {1: 0.02})
     first = auto.start(Prompt((1, 2, 3)))
     assert step(first).token_ids
-    auto.costs.reading_time = 2.0
+    auto.costs.reading_time = 0.7
     for _ in range(50):
         auto.costs.observe_output(4)
     second = auto.start(Prompt((1, 2, 3)))
     assert len(step(second).token_ids) == 3  # a probe
     assert "off" in second.decision
+    third = auto.start(Prompt((1, 2, 3)))
+    assert step(third).token_ids == (), "probes that read are few, those of one row as well"
     first.observe([9, 8])
     assert len(step(first).token_ids) == 8
-    assert auto.costs.num_readers == 2
+    assert auto.costs.tokens_read == 6
+
+
+def test_a_long_prompt_is_not_read_for_a_few_tokens_even_before_the_draft_was_measured() -> None:
+    auto = Auto(Lookup(), _Drafting())
+    auto.costs = costs({1: 0.1}, {})
+    auto.costs.observe_prompt(1000, 8.0)
+    long = auto.start(Prompt(tuple(range(4000)), max_tokens=30))
+    assert step(long).token_ids == ()
+    assert "off" in long.decision
+    assert len(step(auto.start(Prompt(tuple(range(4000)), max_tokens=3))).token_ids) == 0
+    assert step(auto.start(Prompt(tuple(range(100)), max_tokens=30))).token_ids
+
+
+def test_a_long_prompt_is_read_once_its_output_is_long() -> None:
+    drafting = _Drafting()
+    auto = Auto(Lookup(), drafting)
+    auto.costs = costs({1: 0.1, 9: 0.1}, {1: 0.01})
+    auto.costs.tokens_read, auto.costs.reading_time = 1000, 1.0
+    long = auto.start(Prompt(tuple(range(10000, 14000))))
+    emitted = 0
+    while not step(long).token_ids:
+        emitted += 1
+        long.observe([emitted])
+    assert 90 < emitted < 110, "4 s of reading, and a drafted token takes 0.06 s instead of 0.1"
 
 
 def test_least_survival_is_the_price_of_one_more_token() -> None:
@@ -223,7 +253,7 @@ def test_probes_of_several_rows_take_a_hundredth_of_the_time_and_the_reading_of_
         auto = Auto(Lookup(), drafting)
         auto.costs = costs({4: 0.1, 36: 0.9}, {1: 0.02})
         auto.costs.num_rows = 4
-        auto.costs.reading_time, auto.costs.num_readers = 1e6 * reading, 10**6
+        auto.costs.reading_time, auto.costs.tokens_read = 1e6 * reading, 3 * 10**6
         probe = 0.06 + (0.9 - 0.1) * 3 / 32 + reading
         for _ in range(400):
             run_badly(auto, 4)
@@ -231,21 +261,27 @@ def test_probes_of_several_rows_take_a_hundredth_of_the_time_and_the_reading_of_
         assert len(drafting.calls) == pytest.approx(1 + 0.01 * seconds / probe, abs=1)
 
 
-def test_a_step_of_unknown_length_saves_nothing() -> None:
+def test_the_first_probe_may_be_long_a_few_short_ones_follow_and_then_they_take_a_hundredth() -> None:
     budget = ProbeBudget()
-    assert budget.spend(1.0), "the first is free"
-    budget.save(float("nan"))
-    assert not budget.spend(1.0)
-    budget.save(100.0)
-    assert budget.spend(1.0)
+    assert not budget.spend(9.0)
+    assert budget.spend(7.9)
+    budget = ProbeBudget()
+    assert budget.spend(3.0)
+    assert [budget.spend(0.2) for _ in range(4)] == [True, True, False, False]
+    made = 0
+    for _ in range(1000):
+        budget.save(1.0)
+        made += budget.spend(0.2)
+    assert made == pytest.approx(1000 * 0.01 / 0.2, abs=1)
+    assert not budget.spend(0.6)
 
 
 def test_what_was_measured_is_forgotten_whole() -> None:
     model = costs({4: 0.1}, {1: 0.01})
     model.observe_prompt(100, 0.8)
-    model.reading_time, model.num_readers = 3.0, 2
+    model.reading_time, model.tokens_read = 3.0, 2
     model.clear()
-    assert model.reading_a_token() == 0.0
+    assert model.reading_a_token(100, 0, None) == 0.0
     model.observe_target(1, 0.1)
     assert model.target_time(50) == pytest.approx(0.1)
 
