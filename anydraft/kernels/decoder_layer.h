@@ -141,7 +141,7 @@ INLINE void score_block(const int HEADS, const int KEYS, const float *q, const s
                         float *scores, int64_t stride) {
     const int64_t d = keys->d;
     const uint16_t *key[4];
-    v8 acc[2][4];
+    v8 acc[3][4];
     for (int k = 0; k < KEYS; k++) key[k] = slot_row(keys, i + k);
     for (int h = 0; h < HEADS; h++)
         for (int k = 0; k < KEYS; k++) acc[h][k] = (v8){0};
@@ -185,7 +185,7 @@ static void soften(float *s, int64_t n, int64_t padded) {
 /* Weighted sum of the values for HEADS heads, VECTORS * 8 dimensions from j on. */
 INLINE void mix(const int HEADS, const int VECTORS, const float *weights, int64_t stride, const slot_view *values,
                 int64_t n, int64_t j, float *out) {
-    v8 acc[2][4];
+    v8 acc[3][4];
     for (int h = 0; h < HEADS; h++)
         for (int c = 0; c < VECTORS; c++) acc[h][c] = (v8){0};
     for (int64_t i = 0; i < n; i++) {
@@ -220,6 +220,8 @@ static void attend(const decoder_pass *p, int64_t t, int64_t kv_head, float *sco
     const slot_view values = {p->layer->values + base, branch, first, n - branch_count, d};
     const int64_t at = (t * m->heads + kv_head * group) * d;
     int64_t g = 0;
+    for (; g + 3 <= group && g + 4 != group; g += 3)
+        attend_heads(3, p->q + at + g * d, &keys, &values, n, scores, padded, p->attended + at + g * d);
     for (; g + 2 <= group; g += 2)
         attend_heads(2, p->q + at + g * d, &keys, &values, n, scores, padded, p->attended + at + g * d);
     if (g < group) attend_heads(1, p->q + at + g * d, &keys, &values, n, scores, padded, p->attended + at + g * d);
