@@ -22,9 +22,10 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
     # Private: shared memory gets no large pages unless the system is set up for it.
     area = mmap.mmap(-1, num_bytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    area.madvise(mmap.MADV_HUGEPAGE)
     whole = torch.frombuffer(area, dtype=torch.uint8)
     start = -whole.data_ptr() % _PAGE
+    # Whole pages only: a large page under the last bytes would take up to 2 MiB for a few KB.
+    area.madvise(mmap.MADV_HUGEPAGE, start, num_bytes // _PAGE * _PAGE)
     return whole[start : start + num_bytes].view(dtype).view(shape)
 
 
