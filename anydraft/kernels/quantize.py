@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from anydraft.kernels.memory import empty
 
-ROWS_AT_ONCE = 4096  # rows quantized together: bounds the float32 copy that it takes
+BYTES_AT_ONCE = 4 << 20  # of the float32 copy of the rows that are quantized together
 
 
 @dataclass(frozen=True)
@@ -58,35 +58,53 @@ def quantize(weight: torch.Tensor, weight_format: str) -> Quantized:
     Both round to nearest. int4 takes the least and the greatest of a group as its ends, so that weights that
     were stored with 16 levels a group (GGUF's Q4_1) come back as they were.
     """
+    n, k = weight.shape
+    k_padded = k + -k % 64
+    rows = max(1, min(n, BYTES_AT_ONCE // (4 * k_padded)))
+    room, fill = _FORMATS[weight_format]
+    columns = room(n, k_padded)
+    # Worked on in place: temporaries from malloc would leave holes in the heap that no later one fits into.
+    values = empty((rows, k_padded), torch.float32)
     with torch.no_grad():
-        parts = [_PARTS[weight_format](part) for part in weight.detach().split(ROWS_AT_ONCE)]
-        columns = [_joined(column) for column in zip(*parts, strict=True)]
-    return Quantized(weight_format, weight.shape[1], *columns)
+        for start in range(0, n, rows):
+            given = weight[start : start + rows]
+            part = values[: len(given)]
+            part[:, :k] = given
+            part[:, k:] = 0
+            fill(part, *(column[start : start + rows] for column in columns))
+    return Quantized(weight_format, k, *columns)
 
 
-def _joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    whole = empty((sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].dtype)
-    return torch.cat(parts, out=whole)
+def _int8_room(n: int, k_padded: int) -> tuple[torch.Tensor, ...]:
+    return empty((n, k_padded), torch.int8), empty((n,), torch.float32)
 
 
-def _int8(part: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    values = F.pad(part.float(), (0, -part.shape[1] % 64))
-    scale = values.abs().amax(dim=1) / 127
-    codes = (values / scale.clamp_min(1e-30)[:, None]).round_().to(torch.int8)
-    return codes, scale
+def _int8(values: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> None:
+    """Fill the rows of ``codes`` and ``scale``; ``values`` are lost."""
+    torch.div(torch.maximum(values.amax(dim=1), -values.amin(dim=1)), 127, out=scale)
+    codes.copy_(values.div_(scale.clamp_min(1e-30)[:, None]).round_())
 
 
-def _int4(part: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    values = F.pad(part.float(), (0, -part.shape[1] % 64))
-    groups = values.view(values.shape[0], -1, 32)
+def _int4_room(n: int, k_padded: int) -> tuple[torch.Tensor, ...]:
+    groups = k_padded // 32
+    ends = [empty((n, groups + -groups % 8), torch.float16).zero_() for _ in range(2)]
+    return empty((n, k_padded // 2), torch.uint8), *ends
+
+
+def _int4(values: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> None:
+    """Fill the rows of ``codes``, ``scale`` and ``minimum``; ``values`` are lost."""
+    groups = values.view(len(values), -1, 32)
+    minimum, scale = (ends[:, : groups.shape[1]] for ends in (minimum, scale))
     least, greatest = groups.amin(dim=-1), groups.amax(dim=-1)
+    minimum.copy_(least)
+    scale.copy_((greatest - least) / 15)
     # What is stored is float16; the codes are chosen for the stored numbers.
-    minimum, scale = least.half(), ((greatest - least) / 15).half()
-    codes = (groups - minimum.float()[..., None]) / scale.float().clamp_min(1e-30)[..., None]
-    codes = codes.round_().clamp_(0, 15).to(torch.uint8)
-    packed = (codes[..., :16] | codes[..., 16:] << 4).flatten(1)
-    pad = (0, -groups.shape[1] % 8)
-    return packed, F.pad(scale, pad), F.pad(minimum, pad)
+    groups.sub_(minimum.float()[..., None]).div_(scale.float().clamp_min(1e-30)[..., None])
+    low, high = groups.round_().clamp_(0, 15).split(16, dim=-1)
+    codes.view_as(low).copy_(low.add_(high, alpha=16))
 
 
-_PARTS = {"int8": _int8, "int4": _int4}
+_FORMATS: dict[str, tuple[Callable[[int, int], tuple[torch.Tensor, ...]], Callable[..., None]]] = {
+    "int8": (_int8_room, _int8),
+    "int4": (_int4_room, _int4),
+}
