@@ -8,7 +8,7 @@ import logging
 from math import prod
 from pathlib import Path
 
-from anydraft.errors import ModelError
+from anydraft.errors import ModelError, UsageError
 from anydraft.models.cache import CONVERSION, cache_dir, locked, require_space
 from anydraft.models.download import is_cached, pull
 from anydraft.models.gguf_file import read_gguf
@@ -20,7 +20,14 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.j
 
 
 def locate(source: str | Path) -> Path | str:
-    """The local folder that ``source`` names, or a hub id."""
+    """The local folder that ``source`` names, or a hub id.
+
+    Raises:
+        UsageError: it is empty.
+        ModelError: there is nothing there, or a packaged model or GGUF file cannot be fetched or converted.
+    """
+    if not str(source).strip():  # as a path it would be the current folder
+        raise UsageError(f"a model is named by a folder, hub id, GGUF file or packaged name, not {source!r}")
     path = Path(source).expanduser()
     if path.is_dir():
         return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -59,7 +60,7 @@ def read_options(additional_config: object, environment: Mapping[str, str]) -> O
     """The options that a user gave vLLM.
 
     Raises:
-        UsageError: an unknown key, or a value that makes no sense.
+        UsageError: an unknown key, or a value that makes no sense; named as it was given, key or variable.
     """
     given = additional_config.get("anydraft", {}) if isinstance(additional_config, Mapping) else {}
     if not isinstance(given, Mapping):
@@ -70,14 +71,16 @@ def read_options(additional_config: object, environment: Mapping[str, str]) -> O
             f'additional_config["anydraft"] has no option {", ".join(unknown)}; there are {", ".join(names)}'
         )
     values: dict[str, Any] = {}
+    called = {name: name for name in names}
     for name in names:
         variable = f"ANYDRAFT_{name.upper()}"
         if name in given:
             values[name] = _parse(name, given[name], f'additional_config["anydraft"]["{name}"]')
         elif environment.get(variable):
             values[name] = _parse(name, environment[variable], variable)
+            called[name] = variable
     options = Options(**values)
-    _check(options)
+    _check(options, called)
     return options
 
 
@@ -88,29 +91,40 @@ def _parse(name: str, value: Any, where: str) -> Any:
     try:
         if isinstance(value, bool) or (parse is str and not isinstance(value, str)):
             raise ValueError
+        if parse is int and isinstance(value, float) and not value.is_integer():
+            raise ValueError
         return parse(value)
     except (TypeError, ValueError):
         kind = {str: "text", int: "a whole number", float: "a number"}[parse]  # type: ignore[index]
         raise UsageError(f"{where}={value!r} must be {kind}") from None
 
 
-def _check(options: Options) -> None:
+def _check(options: Options, called: Mapping[str, str]) -> None:
+    """Refuse values that make no sense; ``called`` says how the user named each option."""
+
+    def given(name: str) -> str:
+        return f"{called[name]}={getattr(options, name)!r}"
+
     if options.method == "slrs":
         raise UsageError(
-            "method='slrs' needs the draft's probabilities, which vLLM does not take from a custom_class; "
+            f"{given('method')} needs the draft's probabilities, which vLLM does not take from a custom_class; "
             "use slem or auto"
         )
     if options.method not in METHODS:
-        raise UsageError(f"method={options.method!r} is unknown; choose one of {', '.join(METHODS)}")
+        raise UsageError(f"{given('method')} is unknown; choose one of {', '.join(METHODS)}")
     if options.method in ("slem", "tli", "standard") and options.draft is None:
         raise UsageError(
-            f"method={options.method!r} needs a draft model: give draft, or use method='lookup' without one"
+            f"{given('method')} needs a draft model: give draft, or use method='lookup' without one"
         )
     if options.dtype not in DTYPES:
-        raise UsageError(f"dtype={options.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
+        raise UsageError(f"{given('dtype')} is unknown; choose one of {', '.join(DTYPES)}")
+    if options.own_runtime and options.dtype not in ("auto", "bfloat16"):
+        raise UsageError(
+            f"{given('dtype')} does not go with {given('quantization')}, which is made from bfloat16; leave one out"
+        )
     if options.window is not None and options.window < 32:
-        raise UsageError(f"window={options.window} must be at least 32 tokens")
-    if not options.kv_cache_gib > 0:
-        raise UsageError(f"kv_cache_gib={options.kv_cache_gib} must be more than 0")
+        raise UsageError(f"{given('window')} must be at least 32 tokens")
+    if not 0 < options.kv_cache_gib < math.inf:
+        raise UsageError(f"{given('kv_cache_gib')} must be a number more than 0")
     if not options.log_interval >= 0:
-        raise UsageError(f"log_interval={options.log_interval} must be 0 or more")
+        raise UsageError(f"{given('log_interval')} must be 0 or more")

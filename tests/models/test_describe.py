@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import transformers
 
-from anydraft.errors import ModelError
+from anydraft.errors import ModelError, UsageError
 from anydraft.models.describe import count_parameters, describe_model
 from anydraft.models.load import load_model
 from tests import tiny
@@ -106,6 +106,15 @@ def test_a_gguf_file_is_described_by_its_header(tmp_path: Path):
 def test_a_gguf_file_of_another_kind_is_refused(tmp_path: Path, architecture: str, reason: str):
     with pytest.raises(ModelError, match=reason):
         describe_model(write_gguf(tmp_path / "m.gguf", architecture))
+
+
+@pytest.mark.parametrize("source", ["", " "])
+def test_an_empty_name_is_not_the_current_folder(
+    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="named by a folder, hub id, GGUF file or packaged name, not '"):
+        describe_model(source)
 
 
 def test_a_gguf_file_without_an_embedding_is_refused(tmp_path: Path):

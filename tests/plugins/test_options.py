@@ -49,7 +49,13 @@ def test_int8_and_int4_are_anydrafts_own() -> None:
         ({"window": "many"}, r'\["window"\]=\'many\' must be a whole number'),
         ({"window": True}, r"must be a whole number"),
         ({"draft": 7}, r"must be text"),
-        ({"kv_cache_gib": 0}, r"kv_cache_gib=0.0 must be more than 0"),
+        ({"window": 99.5}, r'\["window"\]=99.5 must be a whole number'),
+        (
+            {"draft": "d", "dtype": "float32", "quantization": "int8"},
+            r"dtype='float32' does not go with quantization='int8', which is made from bfloat16; leave one out",
+        ),
+        ({"kv_cache_gib": 0}, r"kv_cache_gib=0.0 must be a number more than 0"),
+        ({"kv_cache_gib": float("inf")}, r"kv_cache_gib=inf must be a number more than 0"),
         ({"log_interval": -1}, r"log_interval=-1.0 must be 0 or more"),
     ],
 )
@@ -59,9 +65,17 @@ def test_bad_options_are_refused_in_one_line(given: dict[str, object], said: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_bad_variable_is_named() -> None:
-    with pytest.raises(UsageError, match=r"ANYDRAFT_KV_CACHE_GIB='much' must be a number"):
-        read_options({}, {"ANYDRAFT_KV_CACHE_GIB": "much"})
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("KV_CACHE_GIB", "much", "ANYDRAFT_KV_CACHE_GIB='much' must be a number"),
+        ("WINDOW", "5", "ANYDRAFT_WINDOW=5 must be at least 32 tokens"),
+        ("METHOD", "magic", "ANYDRAFT_METHOD='magic' is unknown; choose one of auto"),
+    ],
+)
+def test_a_bad_variable_is_named(name: str, value: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}"):
+        read_options({}, {f"ANYDRAFT_{name}": value})
 
 
 def test_the_options_are_a_mapping() -> None:

@@ -86,7 +86,9 @@ class AnyDraftProposer:
         self._draft: BoundedDraft | None = None
         self._drafter = self._new_drafter()
         self._log_lines = IntervalLog(self._options.log_interval)
-        logger.info("AnyDraft: method %s, draft %s", method.name, self._options.draft or "none")
+        logger.info(
+            "AnyDraft: method %s, draft %s", method.name, self._plan.info.name if self._plan else "none"
+        )
 
     def load_model(self, target_model: Any) -> None:
         """Load the draft; vLLM calls this when the target's weights are loaded, before it sizes the KV cache."""
