@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import constants as hub
 
 from anydraft.errors import AnyDraftError, ModelError, UsageError
 from anydraft.plugins.hooks import HostError
@@ -71,7 +72,11 @@ def test_a_bound_on_running_requests_stays() -> None:
         ({"speculative_draft_model_path": None}, UsageError, "give --speculative-draft-model-path"),
         ({"speculative_eagle_topk": 4}, UsageError, "--speculative-eagle-topk 4 is not supported"),
         ({"speculative_num_steps": 0}, UsageError, "--speculative-num-steps 0 must be at least 1"),
-        ({"speculative_num_draft_tokens": 1}, UsageError, "--speculative-num-steps 0 must be at least 1"),
+        (
+            {"speculative_num_draft_tokens": 1},
+            UsageError,
+            "--speculative-num-draft-tokens 1 must be at least 2",
+        ),
         (
             {"speculative_num_steps": 3, "speculative_num_draft_tokens": 9},
             UsageError,
@@ -98,9 +103,9 @@ def test_what_cannot_work_is_refused_with_a_remedy(
 def test_a_draft_is_named_by_its_folder_before_sglang_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "anydraft.plugins.sglang.arguments.locate", {"packaged": tmp_path, "hub/id": "hub/id"}.get
-    )
+    places: dict[str, Path | str] = {"packaged": tmp_path, "hub/id": "hub/id"}
+    monkeypatch.setattr("anydraft.plugins.sglang.arguments.locate", places.get)
+    monkeypatch.setattr("anydraft.plugins.sglang.arguments.load_config", lambda *_, **__: None)
     args = arguments(speculative_draft_model_path="packaged")
     find_draft(args)
     assert args.speculative_draft_model_path == str(tmp_path)
@@ -113,6 +118,16 @@ def test_a_draft_is_named_by_its_folder_before_sglang_reads_it(
 def test_a_draft_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ModelError, match="there is no model at /nowhere/draft; give an existing folder"):
         find_draft(arguments(speculative_draft_model_path="/nowhere/draft"))
+
+
+def test_a_draft_without_a_config_is_refused_before_sglang_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match=r"is not a model folder: it has no config.json"):
+        find_draft(arguments(speculative_draft_model_path=str(tmp_path)))
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"neither a local folder .* nor a packaged model .* nor a hub model"):
+        find_draft(arguments(speculative_draft_model_path="nobody/no-such-model"))
 
 
 def test_the_options_of_a_draft_are_variables() -> None:

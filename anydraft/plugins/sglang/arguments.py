@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from anydraft.errors import UsageError
+from anydraft.models.load import load_config
 from anydraft.models.locate import locate
 from anydraft.plugins.hooks import HostError
 
@@ -15,16 +17,19 @@ MAX_RUNNING_REQUESTS = 48
 
 
 def find_draft(args: Any) -> None:
-    """Put the draft's folder in place of a packaged name or a GGUF file, before SGLang reads the draft's config.
+    """Put the draft's folder in place of a packaged name or a GGUF file, and see that it has a config, before SGLang
+    reads that and ends with a traceback.
 
     Args:
         args: see :func:`complete`.
 
     Raises:
-        ModelError: there is no such draft, or it cannot be fetched or converted.
+        ModelError: there is no such draft, it cannot be fetched or converted, or it is of a kind that cannot draft.
     """
     if given := args.speculative_draft_model_path:
-        found = str(locate(given))
+        folder = locate(given)
+        found = str(folder)
+        load_config(found, given, local=isinstance(folder, Path))
         if found != given:  # SGLang resolves its arguments once and then seals them, but asks again
             args.speculative_draft_model_path = found
 
@@ -60,6 +65,11 @@ def complete(args: Any, algorithm: str) -> None:
 def _num_steps(args: Any) -> int:
     """Draft tokens a step; SGLang counts the token that they follow among ``speculative_num_draft_tokens``."""
     steps, tokens = args.speculative_num_steps, args.speculative_num_draft_tokens
+    if steps is None and tokens is not None and tokens < 2:
+        raise UsageError(
+            f"--speculative-num-draft-tokens {tokens} must be at least 2, one more than the draft tokens of a step; to "
+            "serve without drafts leave out --speculative-algorithm"
+        )
     if steps is None:
         steps = NUM_STEPS if tokens is None else tokens - 1
     elif tokens is not None and tokens != steps + 1:
