@@ -187,7 +187,7 @@ class Drafter:
         for key in asking:
             drafting = self._drafting[key]
             drafting.last = proposals[key]
-            self.record.proposed(drafting.last, getattr(drafting.proposer, "decision", ""))
+            self.record.decided(getattr(drafting.proposer, "decision", ""))
         self._running = {key: 1 + len(proposals[key].token_ids) for key in asking}
         return [
             list(proposals[request.key].token_ids) if request is not None and request.key in asking else []

@@ -21,7 +21,7 @@ class StepRecord:
     num_plain: int = 0
     """Requests' steps without a proposal."""
     num_copied: int = 0
-    """Proposals of lookup."""
+    """Those of them that lookup made."""
     target_seconds: float = 0.0
     target_steps: int = 0
     draft_seconds: float = 0.0
@@ -35,14 +35,14 @@ class StepRecord:
             self.num_plain += 1
             return
         self.num_drafts += 1
+        self.num_copied += proposal.source == "lookup"
         self.num_draft_tokens += len(proposal.token_ids)
         equal = (a == b for a, b in zip(proposal.token_ids, emitted, strict=False))
         self.num_accepted_tokens += next(
             (i for i, same in enumerate(equal) if not same), _shorter(proposal, emitted)
         )
 
-    def proposed(self, proposal: Proposal, decision: str) -> None:
-        self.num_copied += proposal.source == "lookup"
+    def decided(self, decision: str) -> None:
         self.decision = decision or self.decision
 
     def target_step(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ from anydraft.methods.base import Answer, Ask, Rollout
 from anydraft.methods.costs import CostModel
 from anydraft.methods.select import make_method
 from anydraft.plugins.drafter import Drafter, Row
-from anydraft.plugins.report import IntervalLog
+from anydraft.plugins.report import IntervalLog, StepRecord
 from anydraft.plugins.requests import RequestTracker
 from tests.plugins.hosts import HostRequest, TableHost, alone
 from tests.proof.worlds import Table, TableDraft, ToyTokenizer, World
@@ -304,6 +304,16 @@ def test_the_record_counts_as_vllm_does() -> None:
         "Mean acceptance length: 2.00, Accepted: 2 tokens, Drafted: 3 tokens, "
         "Avg Draft acceptance rate: 66.7%, Steps with drafts: 1 of 2 (1 copied)"
     )
+
+
+def test_copies_are_counted_when_the_target_has_checked_them() -> None:
+    """However a line falls between the two steps, and not where the request ends instead."""
+    made = drafter("lookup")
+    made.step([Row(np.array([1, 2, 3, 1, 2]), True, K)])
+    assert made.record.num_copied == 0
+    made.record = StepRecord()
+    made.step([Row(np.array([1, 2, 3, 1, 2, 3, 1, 2, 3]), True, K)])
+    assert (made.record.num_drafts, made.record.num_copied) == (1, 1)
 
 
 def test_a_line_is_due_once_an_interval() -> None:

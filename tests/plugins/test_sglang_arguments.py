@@ -126,7 +126,9 @@ def test_a_draft_without_a_config_is_refused_before_sglang_looks_for_it(
     with pytest.raises(ModelError, match=r"is not a model folder: it has no config.json"):
         find_draft(arguments(speculative_draft_model_path=str(tmp_path)))
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match=r"neither a local folder .* nor a packaged model .* nor a hub model"):
+    with pytest.raises(
+        ModelError, match=r"neither a local folder .* nor a packaged model .* nor a hub model"
+    ):
         find_draft(arguments(speculative_draft_model_path="nobody/no-such-model"))
 
 
