@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
+from anydraft.errors import UsageError
 from anydraft.methods.base import Answer, Ask, Drafted, Rollout
 from anydraft.models.draft import ModelDraft
 from anydraft.vocab.tokenizer import Tokenizer
+
+GIB = 1024**3
+LEAST_CONTEXT = 256
+"""Tokens; a draft that sees fewer has little to go by, unless more were not asked for."""
+
+
+def require_room(
+    name: str, kv_cache_gib: float, num_tokens: int, max_context: int, token_bytes: float
+) -> None:
+    """Refuse a cache too small for one request.
+
+    Args:
+        name: of the draft.
+        num_tokens: that the cache holds.
+        max_context: tokens that the draft may see.
+        token_bytes: of one token's keys and values.
+
+    Raises:
+        UsageError: it holds fewer than :data:`LEAST_CONTEXT` tokens, and fewer than ``max_context``.
+    """
+    least = min(LEAST_CONTEXT, max_context)
+    if num_tokens < least:
+        gib = math.ceil(1e4 * least * token_bytes / GIB) / 1e4
+        raise UsageError(
+            f"kv_cache_gib={kv_cache_gib} holds {num_tokens} tokens of the draft {name}; give at least {gib:.4f}"
+        )
 
 
 class Capacity(Protocol):

@@ -12,10 +12,8 @@ import torch
 from anydraft.models.draft import ModelDraft
 from anydraft.models.load import load_model
 from anydraft.models.select import make_runner
-from anydraft.plugins.capacity import BoundedDraft
+from anydraft.plugins.capacity import GIB, BoundedDraft, require_room
 from anydraft.vocab.tokenizer import Tokenizer
-
-GIB = 1024**3
 
 
 class RectangularCapacity:
@@ -54,15 +52,19 @@ def load_own(
         kv_cache_gib: GiB for keys and values at most.
 
     Raises:
-        ModelError, UsageError: it cannot be loaded, or not with this quantization.
+        ModelError, UsageError: it cannot be loaded, or not with this quantization, or ``kv_cache_gib`` does not hold
+            one request.
     """
     loaded = load_model(name, dtype=dtype, device=device)
     chosen: Any = quantization or "none"
     with all_cores():
         runner = make_runner(loaded, quantization=chosen)
-    capacity = RectangularCapacity(int(kv_cache_gib * GIB) // runner.cache.allocation.slot_bytes)
-    largest = 1 << (max(capacity.max_tokens, 1).bit_length() - 1)  # one row alone must fit
-    runner.max_context = min(max_context, runner.max_context, largest)
+    slot_bytes = runner.cache.allocation.slot_bytes
+    capacity = RectangularCapacity(int(kv_cache_gib * GIB) // slot_bytes)
+    max_context = min(max_context, runner.max_context)
+    require_room(name, kv_cache_gib, capacity.max_tokens, _power(max_context), slot_bytes)
+    largest = 1 << (capacity.max_tokens.bit_length() - 1)  # one row alone must fit
+    runner.max_context = min(max_context, largest)
     return BoundedDraft(ModelDraft(runner, tokenizer), capacity, runner.max_context)
 
 

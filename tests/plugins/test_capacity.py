@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from anydraft.errors import UsageError
 from anydraft.methods.base import Answer, Ask, Drafted, Rollout
-from anydraft.plugins.capacity import BoundedDraft
-from anydraft.plugins.own import RectangularCapacity
+from anydraft.plugins.capacity import BoundedDraft, require_room
+from anydraft.plugins.own import RectangularCapacity, load_own
 from anydraft.plugins.vllm.blocks import BlockTables
+from anydraft.vocab.readers import read_tokenizer
+from tests import tiny
 
 
 class Inner:
@@ -112,3 +117,37 @@ def test_released_requests_leave_nothing() -> None:
 def test_a_rectangle_holds_its_longest_row_as_often_as_rows(lengths: list[int], fits: bool) -> None:
     """Rows and slots grow by doubling."""
     assert RectangularCapacity(128).fits(lengths) is fits
+
+
+def test_a_cache_that_does_not_hold_one_request_is_refused(tmp_path: Path) -> None:
+    model, tokenizer = tiny.gemma3()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    known = read_tokenizer(tokenizer)
+
+    def load(kv_cache_gib: float, max_context: int) -> BoundedDraft:
+        return load_own(
+            str(tmp_path),
+            known,
+            dtype="float32",
+            device="cpu",
+            quantization=None,
+            max_context=max_context,
+            kv_cache_gib=kv_cache_gib,
+        )
+
+    for max_context in (40, 256):
+        with pytest.raises(UsageError, match=r"^kv_cache_gib=1e-06 holds \d+ tokens of the draft ") as caught:
+            load(1e-6, max_context)
+        load(float(str(caught.value).rpartition(" ")[2]), max_context)  # what the message asks for will do
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "max_context", "fits"),
+    [(255, 9999, False), (256, 9999, True), (31, 32, False), (32, 32, True)],
+)
+def test_one_request_wants_256_tokens_or_all_of_a_shorter_context(
+    num_tokens: int, max_context: int, fits: bool
+) -> None:
+    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=r"give at least 0\.00\d+$"):
+        require_room("d", 1e-6, num_tokens, max_context, 1000)

@@ -176,6 +176,19 @@ def test_a_draft_that_could_not_be_loaded_later_is_refused_now(
     assert "is multimodal; give a text-only model" in str(error)
 
 
+def test_a_quantization_that_vllm_refuses_is_the_drafts(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(config: Any, /, **changes: Any) -> Any:
+        raise ValueError("torch.float32 is not supported for quantization method fp8")
+
+    installed(monkeypatch)
+    proposer = AnyDraftProposer(config(folders, draft=str(folders["draft"])))
+    monkeypatch.setattr(sys.modules["vllm.config.utils"], "replace", replace)
+    with pytest.raises(ModelError, match=r"vLLM cannot load the draft .*: torch\.float32 is not supported"):
+        proposer.load_model(None)
+
+
 def test_weights_that_vllm_cannot_read_are_its_drafts(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

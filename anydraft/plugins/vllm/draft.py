@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from anydraft.errors import ModelError, UsageError
+from anydraft.errors import ModelError
 from anydraft.models.describe import ModelInfo
 from anydraft.models.draft import ModelDraft
 from anydraft.models.locate import locate
-from anydraft.plugins.capacity import BoundedDraft
+from anydraft.plugins.capacity import GIB, BoundedDraft, require_room
 from anydraft.plugins.hooks import HostError
 from anydraft.plugins.options import Options
-from anydraft.plugins.own import GIB, load_own
+from anydraft.plugins.own import load_own
 from anydraft.plugins.vllm.runner import PagedRunner, attention_layers, kv_spec
 from anydraft.vocab.tokenizer import Tokenizer
 
@@ -69,7 +69,7 @@ def load_paged(options: Options, plan: DraftPlan, host: Any, model_config: Any) 
     """Load the draft as a model of vLLM's with keys and values of its own.
 
     Raises:
-        ModelError: vLLM cannot read its weights.
+        ModelError: vLLM cannot read its weights, or not with this dtype and quantization.
         HostError: its layers keep other state than keys and values.
         UsageError: ``kv_cache_gib`` does not hold one request.
     """
@@ -80,18 +80,18 @@ def load_paged(options: Options, plan: DraftPlan, host: Any, model_config: Any) 
     cache_config = copy.copy(host.cache_config)  # its layout is the target's
     cache_config.kv_cache_layout = None
     # A compilation config of its own: the layers of the draft register there and stay out of the target's.
-    config = replace(
-        host,
-        model_config=model_config,
-        cache_config=cache_config,
-        speculative_config=None,
-        quant_config=None,
-        lora_config=None,
-        compilation_config=CompilationConfig(mode=0),
-    )
     try:
+        config = replace(
+            host,
+            model_config=model_config,
+            cache_config=cache_config,
+            speculative_config=None,
+            quant_config=None,
+            lora_config=None,
+            compilation_config=CompilationConfig(mode=0),
+        )
         model = get_model(vllm_config=config)
-    except Exception as error:  # readers of weights raise classes of their own
+    except Exception as error:  # configs are validated, and readers of weights raise classes of their own
         raise _refused(plan, error) from error
     block_size = int(config.cache_config.block_size)
     block_bytes = 0
@@ -103,14 +103,11 @@ def load_paged(options: Options, plan: DraftPlan, host: Any, model_config: Any) 
                 "whose layers are all ordinary attention"
             )
         block_bytes += kv_spec(layer, config, block_size).page_size_bytes
-    wanted = plan.max_rows * -(-plan.max_context // block_size)
-    num_blocks = min(wanted, int(options.kv_cache_gib * GIB) // block_bytes)
-    if num_blocks * block_size < 256 and num_blocks < wanted:
-        raise UsageError(
-            f"kv_cache_gib={options.kv_cache_gib} holds {num_blocks * block_size} tokens of the draft "
-            f"{plan.info.name}; give at least {256 * block_bytes / block_size / GIB:.3f}"
-        )
-    max_context = min(plan.max_context, num_blocks * block_size)
+    blocks_of_one = -(-plan.max_context // block_size)
+    num_blocks = min(plan.max_rows * blocks_of_one, int(options.kv_cache_gib * GIB) // block_bytes)
+    num_tokens, most = num_blocks * block_size, blocks_of_one * block_size
+    require_room(plan.info.name, options.kv_cache_gib, num_tokens, most, block_bytes / block_size)
+    max_context = min(plan.max_context, num_tokens)
     runner = PagedRunner(model, config, max_context, num_blocks, block_size)
     return BoundedDraft(ModelDraft(runner, plan.tokenizer), runner.cache, max_context)
 
