@@ -11,7 +11,7 @@ from huggingface_hub import constants as hub
 
 from anydraft.errors import AnyDraftError, ModelError, UsageError
 from anydraft.plugins.hooks import HostError
-from anydraft.plugins.sglang.arguments import complete, find_draft
+from anydraft.plugins.sglang.arguments import complete, find_draft, is_ours
 from anydraft.plugins.sglang.options import read_context, read_draft_options
 
 
@@ -98,6 +98,17 @@ def test_what_cannot_work_is_refused_with_a_remedy(
         complete(args, "ANYDRAFT_TLI")
     assert "\n" not in str(caught.value)
     assert args.max_running_requests is None, "nothing is written before all is checked"
+
+
+def test_which_algorithms_are_ours() -> None:
+    assert is_ours("ANYDRAFT_SLEM")
+    assert is_ours("anydraft_tli")
+    assert not is_ours("EAGLE")
+    assert not is_ours(None)
+    with pytest.raises(
+        UsageError, match="--speculative-algorithm ANYDRAFT_LOOKUP is unknown; choose ANYDRAFT_SLEM"
+    ):
+        is_ours("ANYDRAFT_LOOKUP")
 
 
 def test_a_draft_is_named_by_its_folder_before_sglang_reads_it(

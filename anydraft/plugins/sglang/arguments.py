@@ -10,10 +10,26 @@ from anydraft.models.load import load_config
 from anydraft.models.locate import locate
 from anydraft.plugins.hooks import HostError
 
+TLI = "ANYDRAFT_TLI"
+SLEM = "ANYDRAFT_SLEM"
 NUM_STEPS = 4
 """Draft tokens a step where none are asked for."""
 MAX_RUNNING_REQUESTS = 48
 """SGLang's own default with drafts."""
+
+
+def is_ours(algorithm: str | None) -> bool:
+    """Whether SGLang's ``--speculative-algorithm`` is one of AnyDraft's, in any case of letters.
+
+    Raises:
+        UsageError: it is meant to be; SGLang would look for the draft first, and end with a traceback.
+    """
+    name = (algorithm or "").upper()
+    if name in (TLI, SLEM):
+        return True
+    if name.startswith("ANYDRAFT"):
+        raise UsageError(f"--speculative-algorithm {algorithm} is unknown; choose {SLEM} or {TLI}")
+    return False
 
 
 def find_draft(args: Any) -> None:

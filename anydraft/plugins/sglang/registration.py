@@ -9,13 +9,10 @@ from typing import Any, NoReturn
 
 from anydraft.errors import AnyDraftError
 from anydraft.plugins.hooks import HostError
-from anydraft.plugins.sglang.arguments import find_draft
+from anydraft.plugins.sglang.arguments import SLEM, TLI, find_draft, is_ours
 from anydraft.plugins.sglang.host import HOOKS, check_hooks
 from anydraft.plugins.sglang.options import read_context
 from anydraft.plugins.sglang.refusal import refuse
-
-TLI = "ANYDRAFT_TLI"
-SLEM = "ANYDRAFT_SLEM"
 
 
 def register() -> None:
@@ -42,11 +39,11 @@ def register() -> None:
 
 
 def _find_draft(server_args: Any) -> None:
-    if (server_args.speculative_algorithm or "").upper() in (TLI, SLEM):
-        try:
+    try:
+        if is_ours(server_args.speculative_algorithm):
             find_draft(server_args)
-        except AnyDraftError as error:
-            refuse(error)
+    except AnyDraftError as error:
+        refuse(error)
 
 
 def _tli_worker(server_args: Any) -> type:
