@@ -13,7 +13,7 @@ from anydraft.methods.costs import CostModel
 from anydraft.methods.select import make_method
 from anydraft.models.draft import ModelDraft
 from anydraft.models.load import LoadedModel, load_model
-from anydraft.models.select import Quantization, SlotRunner, make_runner
+from anydraft.models.select import Quantization, SlotRunner, check_quantization, make_runner
 from anydraft.vocab.bridge import Bridge
 from anydraft.vocab.readers import read_tokenizer
 from anydraft.vocab.tokenizer import Tokenizer
@@ -41,6 +41,7 @@ class Pair:
         draft_temperature: float | None,
     ) -> None:
         _check_count(num_speculative_tokens)  # before anything is loaded
+        check_quantization(draft_quantization)
         self.target: LoadedModel = load_model(target, dtype=dtype, device=device)
         self.tokenizer: Tokenizer = read_model_tokenizer(self.target)
         self.draft: LoadedModel | None = None

@@ -283,6 +283,12 @@ def test_a_method_without_its_draft_is_refused() -> None:
         Engine(tiny.llama(), method="slem", dtype="float32")
 
 
+@pytest.mark.parametrize("given", [{"num_speculative_tokens": 0}, {"draft_quantization": "int3"}])
+def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^{next(iter(given))}="):
+        Engine("/nowhere/target", "/nowhere/draft", **given)
+
+
 def test_padded_rows_of_the_draft_are_never_proposed() -> None:
     """Case 3: the same vocabulary, one model padded to more rows."""
     for target, draft in (
