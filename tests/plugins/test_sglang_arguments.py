@@ -11,7 +11,7 @@ from huggingface_hub import constants as hub
 
 from anydraft.errors import AnyDraftError, ModelError, UsageError
 from anydraft.plugins.hooks import HostError
-from anydraft.plugins.sglang.arguments import complete, find_draft, is_ours
+from anydraft.plugins.sglang.arguments import complete, find_draft, is_ours, refuse_backend
 from anydraft.plugins.sglang.options import read_context, read_draft_options
 
 
@@ -98,6 +98,17 @@ def test_what_cannot_work_is_refused_with_a_remedy(
         complete(args, "ANYDRAFT_TLI")
     assert "\n" not in str(caught.value)
     assert args.max_running_requests is None, "nothing is written before all is checked"
+
+
+def test_attention_that_cannot_verify_drafts_is_refused() -> None:
+    refuse_backend(arguments(device="cpu", attention_backend=None), has_amx=True)
+    refuse_backend(arguments(device="cuda", attention_backend="fa3"), has_amx=False)
+    with pytest.raises(
+        HostError, match="--attention-backend torch_native cannot verify drafts; give another one"
+    ):
+        refuse_backend(arguments(device="cuda", attention_backend="torch_native"), has_amx=True)
+    with pytest.raises(HostError, match="cannot verify drafts on this CPU: without AMX"):
+        refuse_backend(arguments(device="cpu", attention_backend="intel_amx"), has_amx=False)
 
 
 def test_which_algorithms_are_ours() -> None:

@@ -7,10 +7,11 @@ import os
 from typing import Any, ClassVar, Literal
 
 from sglang.srt.environ import envs
+from sglang.srt.runtime_context import get_platform
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 from anydraft.errors import AnyDraftError, UsageError
-from anydraft.plugins.sglang.arguments import complete
+from anydraft.plugins.sglang.arguments import complete, refuse_backend
 from anydraft.plugins.sglang.context import common_tokens
 from anydraft.plugins.sglang.options import read_context, read_draft_options
 from anydraft.plugins.sglang.pair import Pair, read_pair
@@ -66,6 +67,7 @@ class Algorithm(CustomSpecAlgo):
         """Refuse in the first process, before any weights are loaded, what would fail later."""
         try:
             complete(server_args, self.name)
+            refuse_backend(server_args, bool(get_platform().has_amx))
             if not self.in_slots:
                 read_draft_options(server_args, os.environ, self.method)
             self.check_pair(server_args, read_pair(server_args))

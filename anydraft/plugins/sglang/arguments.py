@@ -78,6 +78,27 @@ def complete(args: Any, algorithm: str) -> None:
     args.enable_mixed_chunk = False
 
 
+def refuse_backend(args: Any, has_amx: bool) -> None:
+    """Refuse SGLang's attention in plain torch, which cannot verify drafts and ends the server at the first request.
+
+    Args:
+        args: as for :func:`complete`.
+        has_amx: whether the processor has AMX, without which SGLang has no other attention on CPUs.
+
+    Raises:
+        HostError: it is asked for, or would be taken.
+    """
+    if args.attention_backend == "torch_native":
+        raise HostError(
+            "--attention-backend torch_native cannot verify drafts; give another one, on CPUs intel_amx"
+        )
+    if args.device == "cpu" and not has_amx:
+        raise HostError(
+            "SGLang cannot verify drafts on this CPU: without AMX its attention is torch_native; leave out "
+            "--speculative-algorithm, or use vLLM or anydraft serve"
+        )
+
+
 def _num_steps(args: Any) -> int:
     """Draft tokens a step; SGLang counts the token that they follow among ``speculative_num_draft_tokens``."""
     steps, tokens = args.speculative_num_steps, args.speculative_num_draft_tokens
