@@ -88,14 +88,14 @@ def refuse_backend(args: Any, has_amx: bool) -> None:
     Raises:
         HostError: it is asked for, or would be taken.
     """
-    if args.attention_backend == "torch_native":
-        raise HostError(
-            "--attention-backend torch_native cannot verify drafts; give another one, on CPUs intel_amx"
-        )
     if args.device == "cpu" and not has_amx:
         raise HostError(
             "SGLang cannot verify drafts on this CPU: without AMX its attention is torch_native; leave out "
             "--speculative-algorithm, or use vLLM or anydraft serve"
+        )
+    if args.attention_backend == "torch_native":
+        raise HostError(
+            "--attention-backend torch_native cannot verify drafts; give another one, on CPUs intel_amx"
         )
 
 
