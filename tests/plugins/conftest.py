@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers
 
 from tests import tiny
 from tests.plugins.sglang_server import Completions, completions, server
@@ -35,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     _save(root / "target", tiny.byte_level())
     _save(root / "draft", tiny.sentencepiece_like())
     _save(root / "short", tiny.sentencepiece_like(), max_position_embeddings=256)
-    _save(root / "apart", _apart())
+    _save(root / "apart", tiny.apart())
     _save(root / "multimodal", tiny.sentencepiece_like())
     config = transformers.Gemma3Config(text_config={"vocab_size": len(tiny.sentencepiece_like())})
     (root / "multimodal" / "config.json").write_text(config.to_json_string())
@@ -57,13 +56,3 @@ def _save(folder: Path, tokenizer: Any, **sizes: int) -> None:
         setattr(config, key, getattr(tokenizer, key))
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _apart() -> Any:
-    """A vocabulary of nothing that another has, not even an end token."""
-    tokenizer = Tokenizer(models.BPE({"<unk>": 0, "q☃": 1, "☃▁": 2}, [], unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers
 
 from anydraft.errors import AnyDraftError
 from tests import tiny
@@ -21,16 +20,6 @@ pytestmark = [
 ]
 
 PROPOSER = "anydraft.plugins.vllm.AnyDraftProposer"
-
-
-def words() -> Any:
-    """A vocabulary of which no text is in the target's, and no end token either."""
-    vocab = {"<unk>": 0, "▁zebra": 1, "▁quartz": 2, "▁yacht": 3}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.decoder = decoders.Replace("▁", " ")
-    tokenizer.add_special_tokens(["<unk>"])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +44,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (root / "apart" / "generation_config.json").unlink(missing_ok=True)
     config = text | dict.fromkeys(("eos_token_id", "bos_token_id", "pad_token_id"))
     (root / "apart" / "config.json").write_text(json.dumps(config))
-    words().save_pretrained(root / "apart")
+    tiny.apart().save_pretrained(root / "apart")
     return {path.name: str(path) for path in root.iterdir()}
 
 
