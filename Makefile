@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 
 VLLM_BIN := .venv-vllm/bin
 SGLANG_BIN := .venv-sglang/bin
+SGLANG_CPU := SGLANG_USE_CPU_ENGINE=1 PYTHONPATH=tests/plugins/sglang_cpu
 
 .PHONY: demo test lint types unit test-vllm test-sglang clean
 .DELETE_ON_ERROR:
@@ -45,9 +46,9 @@ test-vllm: .venv-vllm/installed
 	touch $@
 
 # SGLang on CPUs: its wheel asks for CUDA builds of everything, so what it imports is listed here; its CPU kernels, of
-# which no wheel exists, are tests/plugins/sglang_cpu.
+# which no wheel exists, are tests/plugins/sglang_cpu. Only what needs SGLang is run there, as for vLLM.
 test-sglang: .venv-sglang/installed
-	$(SGLANG_BIN)/python -m pytest -q tests/plugins
+	$(SGLANG_BIN)/python -m pytest -q -m sglang --durations=5 tests/plugins
 
 .venv-sglang/installed: pyproject.toml setup.py scripts/install_torch.sh requirements/sglang-cpu.txt
 	rm -rf .venv-sglang
@@ -56,6 +57,7 @@ test-sglang: .venv-sglang/installed
 	$(SGLANG_BIN)/python -m pip install -q --disable-pip-version-check --no-deps sglang==0.5.23
 	$(SGLANG_BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0 -r requirements/sglang-cpu.txt
 	$(SGLANG_BIN)/python -m pip install -q --disable-pip-version-check -e . pytest==9.2.0
+	$(SGLANG_CPU) $(SGLANG_BIN)/python -W ignore -c 'import sglang.srt.entrypoints.http_server' # as for vLLM
 	touch $@
 
 # A changed pyproject makes the venv anew, so that a dependency that went away cannot linger.

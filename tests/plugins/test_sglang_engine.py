@@ -14,7 +14,10 @@ import pytest
 from tests.plugins.sglang_cpu import ENGINE, environment
 from tests.plugins.sglang_server import MAX_TOKENS, Completions, prompts
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed")
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed"),
+]
 
 
 def run(folders: dict[str, str], algorithm: str, **variables: str) -> dict[str, Any]:

@@ -113,6 +113,7 @@ def test_a_python_caller_gets_the_error(monkeypatch: pytest.MonkeyPatch) -> None
         refuse(HostError("use 1"))
 
 
+@pytest.mark.sglang
 @pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed")
 def test_the_supported_sglang_has_it_all() -> None:
     import sglang

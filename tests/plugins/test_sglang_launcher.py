@@ -15,7 +15,10 @@ import pytest
 from tests.plugins.sglang_cpu import ENGINE, environment
 from tests.plugins.sglang_server import Completions, completions, flags, server
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed")
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed"),
+]
 
 
 @pytest.mark.parametrize(
