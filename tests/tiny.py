@@ -89,13 +89,15 @@ def sentencepiece_like(vocab_size: int = 500) -> Any:
 
 @cache
 def apart() -> Any:
-    """Words that no other vocabulary here has, and no end token."""
-    vocab = {"<unk>": 0, "▁zebra": 1, "▁quartz": 2, "▁yacht": 3}
+    """Words that no other vocabulary here has, and an end token that others have too."""
+    vocab = {"<unk>": 0, "<eos>": 1, "▁zebra": 2, "▁quartz": 3, "▁yacht": 4}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.decoder = decoders.Replace("▁", " ")
-    tokenizer.add_special_tokens(["<unk>"])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    tokenizer.add_special_tokens(["<unk>", "<eos>"])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>"
+    )
 
 
 def _small(tokenizer: Any, padded_rows: int) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _suiting(engine: Engine) -> dict[str, dict[int, Method]]:
     if "standard" in engine.methods:
         return {"standard": _lengths(engine, "standard")}
     methods = {"slem": _lengths(engine, "slem")}
-    with suppress(PairError):  # not one token in common; text may do all the same
+    with suppress(PairError):  # not one text token in common; text may do all the same
         methods["tli"] = _lengths(engine, "tli")
     return methods
 

@@ -24,7 +24,7 @@ class TLI:
         target_vocab_size: V_target, the width of the target's rows.
 
     Raises:
-        PairError: not one token in common.
+        PairError: not one text token in common; control tokens alone leave nothing to draft.
     """
 
     name = "tli"
@@ -50,13 +50,13 @@ def intersection_map(bridge: Bridge, target_vocab_size: int) -> TokenMap:
     """The intersection and the draft's end tokens that mean one of the target's.
 
     Raises:
-        PairError: not one token in common.
+        PairError: not one text token in common; control tokens alone leave nothing to draft.
     """
     draft_to_target = torch.from_numpy(bridge.draft_to_target)
     allowed = torch.nonzero((draft_to_target >= 0) & (draft_to_target < target_vocab_size)).flatten()
-    if not len(allowed):
+    if not any(bridge.draft.tokens[i] for i in allowed.tolist()):
         raise PairError(
-            "the target and the draft have no token in common, which tli needs; use slem, which compares text."
+            "the target and the draft have no text token in common, which tli needs; use slem, which compares text."
         )
     return TokenMap(
         allowed=allowed,

@@ -190,10 +190,20 @@ def test_same_size_but_other_contents_is_refused_by_content() -> None:
     assert propose(TLI(bridge(target, draft), draft, 100).start(Prompt((5,))), backend).token_ids == (99, 98)
 
 
-def test_tli_refuses_vocabularies_without_a_common_token() -> None:
-    target, draft = ToyTokenizer(["aa", "bb"]), ToyTokenizer(["a", "b"])
-    with pytest.raises(PairError, match="no token in common"):
-        TLI(bridge(target, draft), draft, 2)
+@pytest.mark.parametrize("controls", [(), ("<eos>", "<tool>")])
+def test_tli_refuses_vocabularies_without_a_common_text(controls: tuple[str, ...]) -> None:
+    """End tokens and other control tokens that meet leave nothing to draft."""
+    target, draft = ToyTokenizer(["aa", "bb"], controls), ToyTokenizer(["a", "b"], controls)
+    pair = bridge(target, draft)
+    assert len(pair.intersection) == len(controls)
+    with pytest.raises(PairError, match="no text token in common, which tli needs; use slem"):
+        TLI(pair, draft, 4)
+
+
+def test_common_texts_beyond_the_targets_rows_are_none() -> None:
+    tokenizer = ToyTokenizer(["a", "b"])
+    with pytest.raises(PairError, match="no text token in common"):
+        TLI(bridge(ToyTokenizer(["aa", "b"]), tokenizer), tokenizer, 1)
 
 
 def test_ids_beyond_the_other_vocabulary_do_no_harm() -> None:

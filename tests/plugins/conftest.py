@@ -27,7 +27,7 @@ SIZES = {
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Random Llamas by what they are: "target" of a byte-level vocabulary and "draft" of a SentencePiece-like one;
-    drafts "short" (half the context), "apart" (no token in common) and "multimodal"; and "unloadable", a target
+    drafts "short" (half the context), "apart" (no text token in common) and "multimodal"; and "unloadable", a target
     without weights."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)

@@ -225,20 +225,23 @@ def test_tensor_ranks_decide_by_what_the_first_measured(
     assert proposer.drafter.record.target_seconds == 2 * 0.125
 
 
-def test_tli_without_a_token_in_common_is_refused(
+def test_tli_without_a_text_in_common_is_refused(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from anydraft.plugins.vllm import proposer
 
     class Apart(proposer.Bridge):
+        """Of which only the control tokens meet."""
+
         def __init__(self, *vocabularies: Any) -> None:
             super().__init__(*vocabularies)
-            self.draft_to_target[:] = -1
+            self.draft_to_target[[i for i, _ in self.draft.text_items()]] = -1
+            assert len(self.intersection)
 
     monkeypatch.setattr(proposer, "Bridge", Apart)
     error = refused(folders, monkeypatch, draft=str(folders["draft"]), method="tli")
     assert isinstance(error, PairError)
-    assert "no token in common" in str(error)
+    assert "no text token in common" in str(error)
 
 
 def test_a_cache_too_small_for_one_request_is_refused(

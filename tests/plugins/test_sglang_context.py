@@ -89,10 +89,12 @@ def test_rows_that_a_model_lacks_are_never_drafted(bridge: Bridge) -> None:
     assert target_ids.max() < 200
 
 
-def test_nothing_in_common_is_refused_with_a_remedy() -> None:
-    apart = Bridge(Vocabulary((b"a",)), Vocabulary((b"b",)))
-    with pytest.raises(PairError, match=r"no token in common.*ANYDRAFT_SLEM"):
-        common_tokens(apart, 1, 1)
+def test_no_text_in_common_is_refused_with_a_remedy() -> None:
+    controls = {1: Control(1, Role.OTHER, "<tool>")}
+    apart = Bridge(Vocabulary((b"a", None), controls), Vocabulary((b"b", None), controls))
+    assert apart.intersection.tolist() == [1]
+    with pytest.raises(PairError, match=r"no text token in common.*ANYDRAFT_SLEM"):
+        common_tokens(apart, 2, 2)
 
 
 def test_a_prompt_begins_with_the_drafts_bos_where_the_draft_reads_first() -> None:

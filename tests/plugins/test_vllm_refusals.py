@@ -94,7 +94,7 @@ def refusal(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, **options:
         ({"draft": "multimodal"}, "is multimodal; give a text-only model"),
         ({"draft": "multimodal", "quantization": "int8"}, "is multimodal; give a text-only model"),
         ({"draft": "draft", "quantization": "unheard-of"}, "Unknown quantization method: unheard-of"),
-        ({"draft": "apart", "method": "tli"}, "no token in common, which tli needs; use slem"),
+        ({"draft": "apart", "method": "tli"}, "no text token in common, which tli needs; use slem"),
     ],
 )
 def test_what_cannot_work_is_refused(

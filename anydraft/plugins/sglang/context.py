@@ -31,13 +31,13 @@ def common_tokens(bridge: Bridge, target_rows: int, draft_rows: int) -> tuple[to
         target_rows, draft_rows: of the two LM heads.
 
     Raises:
-        PairError: not one token in common.
+        PairError: not one text token in common.
     """
     try:
         tokens = intersection_map(bridge, target_rows)
     except PairError as error:
         raise PairError(
-            "the target and the draft have no token in common, which ANYDRAFT_TLI needs; use "
+            "the target and the draft have no text token in common, which ANYDRAFT_TLI needs; use "
             "--speculative-algorithm ANYDRAFT_SLEM, which compares text"
         ) from error
     assert tokens.allowed is not None, "an intersection lists its ids"
