@@ -69,10 +69,9 @@ class SLRS:
                 "least one row."
             )
         self.strings = StringMap(bridge, target_vocab_size)
-        data = bridge.draft.tokens
-        if not len(self.strings.leaves(b"").draft_ids) and not any(
-            d and self.strings.extends(d) for d in data
-        ):
+        tokens, extends = bridge.draft.tokens, self.strings.extends
+        begins = self.strings.leaves(b"").draft_ids.tolist()
+        if not any(tokens[i] for i in begins) and not any(d and extends(d) for d in tokens):
             raise PairError("no text of the draft begins with a token of the target; choose another draft.")
 
     def start(self, prompt: Prompt) -> SLRSProposer:

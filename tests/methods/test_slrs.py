@@ -130,10 +130,18 @@ def test_senseless_settings_are_refused(extra: dict[str, float]) -> None:
         SLRS(Bridge(tokenizer.vocabulary, tokenizer.vocabulary), tokenizer, 1, DraftSettings(extra=extra))
 
 
-def test_a_draft_without_a_text_for_the_target_is_refused() -> None:
-    target, draft = ToyTokenizer(["a", "b"]), ToyTokenizer(["c", "d"])
+@pytest.mark.parametrize("controls", [(), ("<eos>",)])
+def test_a_draft_without_a_text_for_the_target_is_refused(controls: tuple[str, ...]) -> None:
+    """An end token that both have is no text."""
+    target, draft = ToyTokenizer(["a", "b"], controls), ToyTokenizer(["c", "d"], controls)
     with pytest.raises(PairError, match="choose another draft"):
-        SLRS(Bridge(target.vocabulary, draft.vocabulary), draft, 2)
+        SLRS(Bridge(target.vocabulary, draft.vocabulary), draft, 3)
+
+
+@pytest.mark.parametrize(("own", "drafted"), [("a", "ab"), ("ab", "a")])
+def test_one_text_that_begins_with_the_targets_or_begins_it_is_enough(own: str, drafted: str) -> None:
+    target, draft = ToyTokenizer([own]), ToyTokenizer(["c", drafted])
+    assert SLRS(Bridge(target.vocabulary, draft.vocabulary), draft, 1).name == "slrs"
 
 
 def test_ordinary_pieces_win_over_byte_fallback_and_ids_beyond_the_rows_are_left_out() -> None:
