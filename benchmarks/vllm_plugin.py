@@ -14,6 +14,8 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from own_process import in_process, read, tell
 
 from anydraft.bench.markdown import table
 from anydraft.bench.prompts import packaged_prompts
+from anydraft.bench.vllm_drafting import in_tree_tli, with_plugin
 from anydraft.models.locate import locate
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
@@ -28,33 +31,20 @@ SMOLLM2, GEMMA = "smollm2-135m-instruct", "gemma-3-270m"
 BATCHES = (1, 4)
 
 
-def plugin(draft: str, **options: Any) -> dict[str, Any]:
-    return {
-        "speculative_config": {"method": "custom_class", "model": "anydraft.plugins.vllm.AnyDraftProposer"},
-        "additional_config": {"anydraft": {"draft": draft, **options}},
-    }
-
-
-def in_tree(draft: str, **engine: Any) -> dict[str, Any]:
-    return {
-        "speculative_config": {"method": "draft_model", "model": draft, "use_heterogeneous_vocab": True},
-        **engine,
-    }
-
-
-CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "AR": {},
-    "in-tree TLI <- SmolLM2": in_tree(SMOLLM2),
-    "in-tree TLI <- Gemma-3": in_tree(GEMMA, disable_hybrid_kv_cache_manager=True),
+CONFIGURATIONS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "AR": lambda num_speculative_tokens: {},
+    "in-tree TLI <- SmolLM2": partial(in_tree_tli, SMOLLM2),
+    "in-tree TLI <- Gemma-3": partial(in_tree_tli, GEMMA),
     **{
-        f"{method} <- {short}{', ' + weights if weights else ''}": plugin(
-            draft, method=method, **({"quantization": weights} if weights else {})
+        f"{method} <- {short}{', ' + weights if weights else ''}": partial(
+            with_plugin, draft, method=method, quantization=weights
         )
         for short, draft in (("SmolLM2", SMOLLM2), ("Gemma-3", GEMMA))
         for weights in (None, "int8")
         for method in ("slem", "tli", "auto")
     },
 }
+"""From draft tokens a step to what of vLLM's arguments differs."""
 
 
 def main() -> None:
@@ -95,7 +85,7 @@ def measure(name: str, options: argparse.Namespace) -> Any:
         return ties(options)
     from vllm import SamplingParams
 
-    llm = engine(CONFIGURATIONS[name], options)
+    llm = engine(name, options)
     params = SamplingParams(temperature=0, max_tokens=options.max_tokens, ignore_eos=True)
     warm_up = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     given = prompts(options)
@@ -117,15 +107,9 @@ def measure(name: str, options: argparse.Namespace) -> Any:
     return result
 
 
-def engine(configuration: dict[str, Any], options: argparse.Namespace) -> Any:
+def engine(name: str, options: argparse.Namespace) -> Any:
     from vllm import LLM
 
-    settings = dict(configuration)
-    if speculative := dict(settings.pop("speculative_config", {})):
-        speculative["num_speculative_tokens"] = options.num_speculative_tokens
-        if speculative["method"] == "draft_model":
-            speculative["model"] = str(locate(speculative["model"]))
-        settings["speculative_config"] = speculative
     return LLM(
         str(locate(options.target)),
         dtype=options.dtype,
@@ -133,7 +117,7 @@ def engine(configuration: dict[str, Any], options: argparse.Namespace) -> Any:
         enforce_eager=True,
         max_num_seqs=8,
         disable_log_stats=False,
-        **settings,
+        **CONFIGURATIONS[name](options.num_speculative_tokens),
     )
 
 
@@ -160,7 +144,7 @@ def ties(options: argparse.Namespace) -> list[str]:
     from vllm import SamplingParams
 
     results = read(options.out)
-    llm = engine({}, options)
+    llm = engine("AR", options)
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=5)
     lines = []
     for name, result in results.items():

@@ -15,7 +15,6 @@ import argparse
 import os
 import sys
 import time
-from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -23,6 +22,7 @@ from transformers import AutoModelForCausalLM
 from anydraft.bench.frequencies import holm
 from anydraft.bench.prompts import packaged_prompts
 from anydraft.bench.verify_sampling import MAX_TOKENS, Draw, all_tests, contexts_of, groups_of
+from anydraft.bench.vllm_drafting import in_tree_tli, with_plugin
 from anydraft.models.load import load_tokenizer
 from anydraft.models.locate import locate
 
@@ -85,25 +85,9 @@ def draw(
     from vllm import LLM, SamplingParams
 
     if options.in_tree:
-        drafting: dict[str, Any] = {
-            "speculative_config": {
-                "method": "draft_model",
-                "model": str(locate(options.draft)),
-                "use_heterogeneous_vocab": True,
-                "num_speculative_tokens": 4,
-            },
-            "disable_hybrid_kv_cache_manager": True,
-        }
+        drafting = in_tree_tli(options.draft, 4)
     else:
-        plugin = {"draft": options.draft, "method": options.method, "quantization": options.quantization}
-        drafting = {
-            "speculative_config": {
-                "method": "custom_class",
-                "model": "anydraft.plugins.vllm.AnyDraftProposer",
-                "num_speculative_tokens": 4,
-            },
-            "additional_config": {"anydraft": plugin},
-        }
+        drafting = with_plugin(options.draft, 4, method=options.method, quantization=options.quantization)
     llm = LLM(
         folder,
         dtype=options.dtype,

@@ -21,6 +21,7 @@ from anydraft.bench.bench_report import BenchOptions
 from anydraft.bench.measure import Timed
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.bench.serve_all import target_ids
+from anydraft.bench.vllm_drafting import in_tree_tli, with_plugin
 from anydraft.engine import RequestStats
 from anydraft.errors import AnyDraftError, UsageError
 from anydraft.models.load import LoadedModel
@@ -151,23 +152,10 @@ def engine_arguments(
         "disable_log_stats": False,
     }
     if kind == TLI:
-        arguments["speculative_config"] = {
-            "method": "draft_model",
-            "model": str(locate(options.drafts[0])),
-            "use_heterogeneous_vocab": True,
-            "num_speculative_tokens": count,
-        }
-        # With it, drafts of sliding and full layers (Gemma-3) do not start.
-        arguments["disable_hybrid_kv_cache_manager"] = True
+        arguments |= in_tree_tli(options.drafts[0], count)
     if kind == PLUGIN:
-        arguments["speculative_config"] = {
-            "method": "custom_class",
-            "model": "anydraft.plugins.vllm.AnyDraftProposer",
-            "num_speculative_tokens": count,
-        }
         weights = {"auto": "int8", "none": None}.get(options.draft_quantization, options.draft_quantization)
-        drafting = {"draft": options.drafts[0]} | ({"quantization": weights} if weights else {})
-        arguments["additional_config"] = {"anydraft": drafting}
+        arguments |= with_plugin(options.drafts[0], count, quantization=weights)
     return arguments
 
 

@@ -193,6 +193,10 @@ def test_vllm_gets_room_for_the_run(models: list[LoadedModel]) -> None:
     assert plain["kv_cache_memory_bytes"] < large[0] < large[1]
     ours = engine_arguments("vllm-anydraft", options, target, draft, 100)
     assert ours["additional_config"] == {"anydraft": {"draft": draft.name, "quantization": "int8"}}
+    as_it_is = engine_arguments(
+        "vllm-anydraft", _options(models, draft_quantization="none"), target, draft, 100
+    )
+    assert as_it_is["additional_config"] == {"anydraft": {"draft": draft.name}}
 
 
 def test_without_vllm_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
