@@ -219,6 +219,21 @@ def test_what_vllm_cannot_do_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("device", [(), ("--device", "cuda")], ids=["the GPU that is there", "--device cuda"])
+def test_the_command_refuses_vllm_on_a_gpu_before_it_loads_anything(
+    device: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    result = CliRunner().invoke(
+        app, ["bench", "/nowhere/target", "/nowhere/draft", "--peer", "vllm", *device]
+    )
+    assert result.exit_code == 2
+    assert "--peer vllm is for CPUs" in result.stderr
+    assert "use --device cpu" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_the_command_has_vllm_at_every_batch_size(models: list[LoadedModel], tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("def fib(n):\nThe quick brown fox\n")
