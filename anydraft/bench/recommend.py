@@ -29,6 +29,7 @@ from anydraft.engine import Engine
 from anydraft.engine.prompts import has_chat_template
 from anydraft.errors import AnyDraftError, ModelError, PairError, UsageError
 from anydraft.methods.base import DraftBackend, Method
+from anydraft.methods.select import choose
 from anydraft.models.download import is_cached
 from anydraft.models.packaged import PACKAGED
 from anydraft.models.select import Quantization, check_quantization
@@ -141,7 +142,7 @@ class _Probe:
         engine = Engine(self.alone.pair.target, method="lookup", max_num_seqs=1)
         methods = _lengths(engine, "lookup")
         costs = measure_costs(self.alone, engine, methods[MOST_TOKENS], self.texts[:_TIMED_PROMPTS])
-        return _candidate(None, "lookup", 1.0, methods, None, self.texts, costs), costs
+        return _candidate(None, "lookup", choose(None), 1.0, methods, None, self.texts, costs), costs
 
     def drafted(self, draft: Any, options: RecommendOptions) -> list[Candidate]:
         """The methods that suit a draft, each at its best length."""
@@ -165,7 +166,7 @@ class _Probe:
         costs = measure_costs(self.alone, engine, timed, texts[:_TIMED_PROMPTS])
         overlap = _overlap(bridge, texts)
         return [
-            _candidate(_name(draft), name, overlap, lengths, backend, texts, costs)
+            _candidate(_name(draft), name, choose(bridge), overlap, lengths, backend, texts, costs)
             for name, lengths in methods.items()
         ]
 
@@ -188,6 +189,7 @@ def _lengths(engine: Engine, name: str) -> dict[int, Method]:
 def _candidate(
     draft: str | None,
     method: str,
+    auto_method: str,
     overlap: float,
     lengths: Lengths,
     backend: DraftBackend | None,
@@ -214,6 +216,7 @@ def _candidate(
         draft_step=costs.draft_step,
         speedup=speedups[best],
         speedups=speedups,
+        auto_method=auto_method,
     )
 
 

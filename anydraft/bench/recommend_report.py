@@ -27,6 +27,7 @@ class Candidate:
         draft_step: seconds of one drafted token; 0.0 for copies.
         speedup: predicted tokens a second over the target's alone, its reading of the prompt aside.
         speedups: the same by number of draft tokens a step.
+        auto_method: what method "auto" drafts with beside this draft; it goes by the clock, and is not replayed.
     """
 
     draft: str | None
@@ -38,6 +39,7 @@ class Candidate:
     draft_step: float
     speedup: float
     speedups: dict[int, float]
+    auto_method: str
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,19 @@ class RecommendReport:
         what = best.draft or "copies from the text so far (no draft model)"
         return (
             f"**{what}**: {best.speedup:.2f}x predicted, with method `{best.method}` and "
-            f"{best.num_speculative_tokens} draft tokens a step:\n\n    {self.command}"
+            f"{best.num_speculative_tokens} draft tokens a step:\n\n    {self.command}\n\n{_of_auto(best)}"
         )
+
+
+def _of_auto(best: Candidate) -> str:
+    """What "auto" does in its place."""
+    if best.draft is None:
+        does = "without a draft it copies as well, and stops where that does not pay"
+    else:
+        drafts = "as well" if best.auto_method == best.method else f"and not with `{best.method}`"
+        drafts = f"drafts with `{best.auto_method}` {drafts}"
+        does = f"it {drafts}, copies where the text repeats, and stops where neither pays"
+    return f"`--method auto`, the default, is not predicted: {does}."
 
 
 def _table(ranking: Sequence[Candidate]) -> str:

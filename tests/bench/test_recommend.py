@@ -196,6 +196,11 @@ def test_the_best_pair_of_draft_and_length_comes_first(monkeypatch: pytest.Monke
     assert first.overlap == 1.0
     assert report.exit_code == 0
     assert "own" in report.command and "--num-speculative-tokens 8" in report.command
+    assert {(c.draft, c.auto_method) for c in report.candidates} == {
+        (None, "lookup"),
+        ("own", "standard"),
+        ("other", "slem"),
+    }
 
 
 def test_dear_drafts_are_short_and_too_dear_ones_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +214,26 @@ def test_dear_drafts_are_short_and_too_dear_ones_do_not_pay(monkeypatch: pytest.
 
 
 def test_a_gain_within_the_error_is_none() -> None:
-    candidate = Candidate("d", "slem", 1.0, 3, 1.5, (0.5,), 0.01, 1.04, {3: 1.04})
+    candidate = Candidate("d", "slem", 1.0, 3, 1.5, (0.5,), 0.01, 1.04, {3: 1.04}, "slem")
     report = RecommendReport("t", 1, 100, 0.1, {0: 0.1}, (candidate,))
     assert report.recommended is None
     assert replace(report, candidates=(replace(candidate, speedup=1.06),)).recommended is not None
+
+
+@pytest.mark.parametrize(
+    ("draft", "method", "auto_method", "said"),
+    [
+        ("d", "slem", "slem", "it drafts with `slem` as well, copies"),
+        ("d", "tli", "slem", "it drafts with `slem` and not with `tli`, copies"),
+        (None, "lookup", "lookup", "without a draft it copies as well"),
+    ],
+)
+def test_what_auto_does_in_its_place_is_said(
+    draft: str | None, method: str, auto_method: str, said: str
+) -> None:
+    candidate = Candidate(draft, method, 1.0, 3, 1.5, (0.5,), 0.01, 1.5, {3: 1.5}, auto_method)
+    text = RecommendReport("t", 1, 100, 0.1, {0: 0.1}, (candidate,)).to_markdown()
+    assert f"`--method auto`, the default, is not predicted: {said}" in text
 
 
 @pytest.fixture(scope="module")
