@@ -12,7 +12,7 @@ from huggingface_hub import constants as hub
 from anydraft.errors import AnyDraftError, ModelError, UsageError
 from anydraft.plugins.hooks import HostError
 from anydraft.plugins.sglang.arguments import complete, find_draft, is_ours, refuse_backend
-from anydraft.plugins.sglang.options import read_context, read_draft_options
+from anydraft.plugins.sglang.options import read_context, read_draft_options, refuse_draft_options
 
 
 def arguments(**given: Any) -> SimpleNamespace:
@@ -173,3 +173,10 @@ def test_unknown_options_are_refused() -> None:
 def test_tli_reads_the_text_in_the_drafts_own_tokens_unless_told_otherwise() -> None:
     assert read_context({}) == read_context({"ANYDRAFT_TLI_CONTEXT": ""}) == "retokenized"
     assert read_context({"ANYDRAFT_TLI_CONTEXT": "last"}) == "last"
+
+
+def test_options_of_a_draft_beside_sglang_are_refused_in_its_slots() -> None:
+    refuse_draft_options({"ANYDRAFT_TLI_CONTEXT": "last", "ANYDRAFT_WINDOW": "", "ANYDRAFT_METHOD": "slem"})
+    for name in ("WINDOW", "QUANTIZATION", "DTYPE", "KV_CACHE_GIB", "LOG_INTERVAL"):
+        with pytest.raises(UsageError, match=f"ANYDRAFT_{name}='8' is for a draft beside SGLang"):
+            refuse_draft_options({f"ANYDRAFT_{name}": "8"})

@@ -13,7 +13,7 @@ from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from anydraft.errors import AnyDraftError, UsageError
 from anydraft.plugins.sglang.arguments import complete, refuse_backend
 from anydraft.plugins.sglang.context import common_tokens
-from anydraft.plugins.sglang.options import read_context, read_draft_options
+from anydraft.plugins.sglang.options import read_context, read_draft_options, refuse_draft_options
 from anydraft.plugins.sglang.pair import Pair, read_pair
 from anydraft.plugins.sglang.refusal import refuse
 
@@ -68,7 +68,9 @@ class Algorithm(CustomSpecAlgo):
         try:
             complete(server_args, self.name)
             refuse_backend(server_args, bool(get_platform().has_amx))
-            if not self.in_slots:
+            if self.in_slots:
+                refuse_draft_options(os.environ)
+            else:
                 read_draft_options(server_args, os.environ, self.method)
             self.check_pair(server_args, read_pair(server_args))
         except AnyDraftError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Literal, get_args
 
 from anydraft.errors import UsageError
@@ -27,6 +28,20 @@ def read_draft_options(args: Any, environment: Mapping[str, str], method: str) -
             f"ANYDRAFT_QUANTIZATION={options.quantization!r} is unknown; choose one of {', '.join(OWN_QUANTIZATIONS)}"
         )
     return options
+
+
+def refuse_draft_options(environment: Mapping[str, str]) -> None:
+    """Refuse the options of a draft that AnyDraft runs where it runs none: in SGLang's slots.
+
+    Raises:
+        UsageError: one of them is given.
+    """
+    names = (f"ANYDRAFT_{f.name.upper()}" for f in fields(Options) if f.name not in ("draft", "method"))
+    if given := [name for name in names if environment.get(name)]:
+        raise UsageError(
+            f"{given[0]}={environment[given[0]]!r} is for a draft beside SGLang, and in SGLang's slots it runs as a "
+            "model of SGLang's; leave it out, or use ANYDRAFT_TLI_CONTEXT=retokenized"
+        )
 
 
 def read_context(environment: Mapping[str, str]) -> Context:
