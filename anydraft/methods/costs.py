@@ -123,12 +123,15 @@ class CostModel:
             return max(times.at(num_tokens), times.at(most) + rising)
         below = max((n for n in self.plain if n <= num_tokens), default=least)
         if below <= num_tokens < least:
-            dear, cheap = times.at(least), min(self.plain.at(below), times.at(least))
+            dear, cheap = times.at(least), min(self.plain[below], times.at(least))
             return cheap + (dear - cheap) * (num_tokens - below) / (least - below)
         return times.at(num_tokens)
 
     def plain_time(self, num_rows: int) -> float:
-        """Of a forward in which no row proposes."""
+        """Of a forward in which no row proposes. Of several rows as it was measured, if it was: on some hosts two
+        tokens take longer than four, and a step is not to be judged by those of other rows."""
+        if num_rows > 1 and num_rows in self.plain:
+            return self.plain[num_rows]
         return (self.plain if num_rows > 1 and self.plain else self.target).at(num_rows)
 
     def plain_time_a_row(self) -> float:
@@ -137,7 +140,7 @@ class CostModel:
         times = self._plain_times()
         if not times or min(times) > self.num_rows:
             return math.nan
-        return times.at(self.num_rows) / self.num_rows
+        return self.plain_time(self.num_rows) / self.num_rows
 
     def _plain_times(self) -> StepTimes:
         """Where steps of the current rows that propose nothing are kept."""

@@ -411,3 +411,13 @@ def test_several_rows_measure_the_target_alone_more_than_once() -> None:
         auto.costs.observe_target(4, 0.1)
     auto.costs.observe_target(8, 0.1)
     assert step(proposer).token_ids
+
+
+def test_rows_are_judged_by_steps_of_as_many_rows() -> None:
+    model = CostModel()
+    for num_rows, seconds in ((2, 0.16), (3, 0.13), (4, 0.1)):
+        model.num_rows = num_rows
+        for _ in range(20):
+            model.observe_target(num_rows, seconds)
+    assert model.plain_time(4) < 0.11 < 0.12 < model.plain_time(3) < 0.14
+    assert model.plain_time_a_row() == model.plain_time(4) / 4
