@@ -220,7 +220,7 @@ static void attend(const decoder_pass *p, int64_t t, int64_t kv_head, float *sco
     const slot_view values = {p->layer->values + base, branch, first, n - branch_count, d};
     const int64_t at = (t * m->heads + kv_head * group) * d;
     int64_t g = 0;
-    for (; g + 3 <= group && g + 4 != group; g += 3)
+    for (; g + 3 <= group && g + 4 != group; g += 3) /* four are two pairs */
         attend_heads(3, p->q + at + g * d, &keys, &values, n, scores, padded, p->attended + at + g * d);
     for (; g + 2 <= group; g += 2)
         attend_heads(2, p->q + at + g * d, &keys, &values, n, scores, padded, p->attended + at + g * d);

@@ -192,19 +192,24 @@ class AutoProposer:
             return EMPTY
         if not self._reads:
             self._reads = True
-            costs.tokens_read += self._num_prompt_tokens + self._num_emitted
+            costs.tokens_read += self._num_tokens
         for token_ids in self._unseen:
             self._drafting.observe(token_ids)
         self._unseen = []
         proposal = yield from self._drafting.propose(count, least)
         return proposal
 
+    @property
+    def _num_tokens(self) -> int:
+        """Of the context so far, target tokens."""
+        return self._num_prompt_tokens + self._num_emitted
+
     def _best_length(self, most: int) -> int:
         costs = self._method.costs
         work = DraftWork(self._forwards)
         if not self._reads:
-            length = self._num_prompt_tokens + self._num_emitted
-            work = replace(work, reading=costs.reading_a_token(length, self._num_emitted, self._max_tokens))
+            reading = costs.reading_a_token(self._num_tokens, self._num_emitted, self._max_tokens)
+            work = replace(work, reading=reading)
         best, speedup = costs.best_length(most, self._drafted.rate, costs.num_rows, work)
         how = f"{best}{self._how}" if best else "off"
         self.decision = f"drafting {how}: {speedup:.2f}x predicted"
@@ -213,8 +218,7 @@ class AutoProposer:
     def _is_probe(self, forwards: float) -> bool:
         """Whether to propose although it does not pay, with so many forwards of the draft for each token."""
         costs = self._method.costs
-        length = 0 if self._reads or not forwards else self._num_prompt_tokens + self._num_emitted
-        reading = costs.reading_time_of(length)
+        reading = 0.0 if self._reads or not forwards else costs.reading_time_of(self._num_tokens)
         if costs.num_rows > 1 or reading:
             return self._method.probes.spend(costs.probe_steps(_PROBE_LENGTH, forwards, reading))
         if self._steps < self._next_probe:

@@ -130,7 +130,7 @@ class CostModel:
     def plain_time(self, num_rows: int) -> float:
         """Of a forward in which no row proposes. Of several rows as it was measured, if it was: on some hosts two
         tokens take longer than four, and a step is not to be judged by those of other rows."""
-        if num_rows > 1 and num_rows in self.plain:
+        if num_rows in self.plain:
             return self.plain[num_rows]
         return (self.plain if num_rows > 1 and self.plain else self.target).at(num_rows)
 

@@ -73,7 +73,7 @@ def read_options(additional_config: object, environment: Mapping[str, str]) -> O
     values: dict[str, Any] = {}
     called = {name: name for name in names}
     for name in names:
-        variable = f"ANYDRAFT_{name.upper()}"
+        variable = variable_of(name)
         if name in given:
             values[name] = _parse(name, given[name], f'additional_config["anydraft"]["{name}"]')
         elif environment.get(variable):
@@ -82,6 +82,11 @@ def read_options(additional_config: object, environment: Mapping[str, str]) -> O
     options = Options(**values)
     _check(options, called)
     return options
+
+
+def variable_of(name: str) -> str:
+    """The environment's name of an option."""
+    return f"ANYDRAFT_{name.upper()}"
 
 
 def _parse(name: str, value: Any, where: str) -> Any:

@@ -176,31 +176,40 @@ def test_a_draft_that_could_not_be_loaded_later_is_refused_now(
     assert "is multimodal; give a text-only model" in str(error)
 
 
-def test_a_quantization_that_vllm_refuses_is_the_drafts(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+class Damaged(Exception): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "said"),
+    [
+        (
+            "vllm.config.utils.replace",
+            ValueError("torch.float32 is not supported for quantization method fp8"),
+            r": torch\.float32 is not supported",
+        ),
+        (
+            "vllm.model_executor.model_loader.get_model",
+            Damaged("header too large\nmore lines"),
+            r": header too large$",
+        ),
+    ],
+    ids=["quantization", "weights"],
+)
+def test_what_vllm_refuses_of_the_draft_is_said_of_the_draft(
+    function: str,
+    error: Exception,
+    said: str,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def replace(config: Any, /, **changes: Any) -> Any:
-        raise ValueError("torch.float32 is not supported for quantization method fp8")
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
 
     installed(monkeypatch)
     proposer = AnyDraftProposer(config(folders, draft=str(folders["draft"])))
-    monkeypatch.setattr(sys.modules["vllm.config.utils"], "replace", replace)
-    with pytest.raises(ModelError, match=r"vLLM cannot load the draft .*: torch\.float32 is not supported"):
-        proposer.load_model(None)
-
-
-def test_weights_that_vllm_cannot_read_are_its_drafts(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Damaged(Exception): ...
-
-    def get_model(*, vllm_config: Any) -> Any:
-        raise Damaged("header too large\nmore lines")
-
-    installed(monkeypatch)
-    proposer = AnyDraftProposer(config(folders, draft=str(folders["draft"])))
-    monkeypatch.setattr(sys.modules["vllm.model_executor.model_loader"], "get_model", get_model)
-    with pytest.raises(ModelError, match=r"vLLM cannot load the draft .*: header too large$"):
+    module, name = function.rsplit(".", 1)
+    monkeypatch.setattr(sys.modules[module], name, fail)
+    with pytest.raises(ModelError, match="vLLM cannot load the draft .*" + said):
         proposer.load_model(None)
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args
 
 from anydraft.errors import UsageError
-from anydraft.plugins.options import OWN_QUANTIZATIONS, Options, read_options
+from anydraft.plugins.options import OWN_QUANTIZATIONS, Options, read_options, variable_of
 from anydraft.plugins.sglang.context import SlotContext
 
 Context = Literal["retokenized", SlotContext]
@@ -36,7 +36,7 @@ def refuse_draft_options(environment: Mapping[str, str]) -> None:
     Raises:
         UsageError: one of them is given.
     """
-    names = (f"ANYDRAFT_{f.name.upper()}" for f in fields(Options) if f.name not in ("draft", "method"))
+    names = (variable_of(f.name) for f in fields(Options) if f.name not in ("draft", "method"))
     if given := [name for name in names if environment.get(name)]:
         raise UsageError(
             f"{given[0]}={environment[given[0]]!r} is for a draft beside SGLang, and in SGLang's slots it runs as a "
