@@ -75,12 +75,20 @@ def all_cores() -> Iterator[None]:
     vLLM binds each thread of its CPU workers to one core, and a thread inherits that of its parent.
     """
     before = os.sched_getaffinity(0)
-    allowed = set[int]().union(*(os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")))
+    allowed = before.union(*(_cores_of(int(thread)) for thread in os.listdir("/proc/self/task")))
     os.sched_setaffinity(0, allowed)
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def _cores_of(thread: int) -> set[int]:
+    """None of a thread that has ended since it was listed."""
+    try:
+        return os.sched_getaffinity(thread)
+    except ProcessLookupError:
+        return set()
 
 
 def _power(n: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from anydraft.errors import UsageError
 from anydraft.methods.base import Answer, Ask, Drafted, Rollout
 from anydraft.plugins.capacity import BoundedDraft, require_room
-from anydraft.plugins.own import RectangularCapacity, load_own
+from anydraft.plugins.own import RectangularCapacity, all_cores, load_own
 from anydraft.plugins.vllm.blocks import BlockTables
 from anydraft.vocab.readers import read_tokenizer
 from tests import tiny
@@ -151,3 +152,15 @@ def test_one_request_wants_256_tokens_or_all_of_a_shorter_context(
 ) -> None:
     with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=r"give at least 0\.00\d+$"):
         require_room("d", 1e-6, num_tokens, max_context, 1000)
+
+
+def test_a_thread_that_ends_while_cores_are_counted_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, no_thread = (
+        os.listdir("/proc/self/task"),
+        str(2**22 + 1),
+    )  # beyond the largest id that Linux gives
+    monkeypatch.setattr(os, "listdir", lambda path: [*threads, no_thread])
+    before = os.sched_getaffinity(0)
+    with all_cores():
+        assert os.sched_getaffinity(0) >= before
+    assert os.sched_getaffinity(0) == before
