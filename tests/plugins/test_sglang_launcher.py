@@ -102,7 +102,7 @@ REFUSED: list[tuple[str, dict[str, str], dict[str, Any], str]] = [
         "unknown option",
         {"ANYDRAFT_DTYPE": "int3"},
         TLI | {"draft": "draft"},
-        "dtype='int3' is unknown; choose one of",
+        "ANYDRAFT_DTYPE='int3' is unknown; choose one of",
     ),
 ]
 
