@@ -12,7 +12,7 @@ import torch
 from anydraft._version import __version__
 from anydraft.bench.bench_report import BatchReport, BenchOptions, BenchReport
 from anydraft.bench.measure import Configuration, EngineConfiguration, Progress, measure
-from anydraft.bench.peers import ASSISTED, Peer, TransformersPeer, refuse_wrong_sampling
+from anydraft.bench.peers import ASSISTED, Assistant, Peer, TransformersPeer, refuse_wrong_sampling
 from anydraft.bench.peers_vllm import VLLM_PEERS, VllmPeer, refuse_vllm_peers
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.bench.same_output import OutputJudge
@@ -112,28 +112,40 @@ def _peers(
     progress: Progress,
 ) -> Iterator[list[Peer]]:
     """The peers that were asked for, in that order; closed at the end, however it comes."""
-    assistant = None
-    same_vocabulary = False
-    first = engines[options.drafts[0]].pair if options.drafts else None
-    if ASSISTED in options.peers and first is not None:
-        same_vocabulary = (
-            first.bridge is not None
-            and first.bridge.nearly_same
-            and first.draft is not None
-            and first.draft.vocab_size == target.vocab_size
-        )
-        refuse_wrong_sampling(options.peers, params, same_vocabulary=same_vocabulary)
-        # Its own copy: what the engine drafts with may be quantized, and a peer changes its draft.
-        assistant = load_model(options.drafts[0], dtype=options.dtype, device=options.device)
+    assistants = _assistants(options, params, engines) if ASSISTED in options.peers else []
+    first = next(iter(engines.values())).pair.draft if engines else None
     peers: list[Peer] = []
     with ExitStack() as stack:
         for kind in options.peers:
+            made: list[Peer]
             if kind in VLLM_PEERS:
                 progress(f"starting {kind}")
-                draft = first.draft if first is not None else None
-                peer: Peer = VllmPeer(kind, options, target, draft, prompts, params.max_tokens)
+                made = [VllmPeer(kind, options, target, first, prompts, params.max_tokens)]
+            elif kind == ASSISTED:
+                made = [TransformersPeer(kind, target, assistant) for assistant in assistants or (None,)]
             else:
-                peer = TransformersPeer(kind, target, assistant, same_vocabulary=same_vocabulary)
-            stack.callback(peer.close)
-            peers.append(peer)
+                made = [TransformersPeer(kind, target)]
+            for peer in made:
+                stack.callback(peer.close)
+            peers += made
         yield peers
+
+
+def _assistants(options: BenchOptions, params: SamplingParams, engines: dict[str, Engine]) -> list[Assistant]:
+    """Every draft once more: what the engines draft with may be quantized, and a peer changes its draft."""
+    universal = {draft: not _same_vocabulary(engine) for draft, engine in engines.items()}
+    refuse_wrong_sampling(options.peers, params, [draft for draft, other in universal.items() if other])
+    return [
+        Assistant(draft, load_model(draft, dtype=options.dtype, device=options.device), other)
+        for draft, other in universal.items()
+    ]
+
+
+def _same_vocabulary(engine: Engine) -> bool:
+    pair = engine.pair
+    return (
+        pair.bridge is not None
+        and pair.bridge.nearly_same
+        and pair.draft is not None
+        and pair.draft.vocab_size == pair.target.vocab_size
+    )

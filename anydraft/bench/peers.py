@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -32,40 +33,59 @@ class Peer(Configuration, Protocol):
         """Free what it holds beside the target."""
 
 
-def refuse_wrong_sampling(peers: Sequence[str], params: SamplingParams, *, same_vocabulary: bool) -> None:
-    """Raise UsageError where a peer would not sample from the target.
+def refuse_wrong_sampling(
+    peers: Sequence[str], params: SamplingParams, other_vocabulary: Sequence[str]
+) -> None:
+    """Raise UsageError where a peer would not sample from the target; ``other_vocabulary`` names the drafts whose
+    vocabulary is not the target's.
 
-    Transformers' assisted sampling maps the ids of a draft of another vocabulary wrongly, so that its text is not
-    the target's and its speed says nothing.
+    Transformers' assisted sampling maps the ids of such a draft wrongly, so that its text is not the target's and
+    its speed says nothing.
     """
-    if ASSISTED in peers and not params.greedy and not same_vocabulary:
+    if ASSISTED in peers and not params.greedy and other_vocabulary:
         raise UsageError(
-            f"--peer {ASSISTED} cannot run at temperature {params.temperature:g}: with a draft of another vocabulary "
-            "Transformers does not sample the target's text; use --temperature 0 or leave this peer out"
+            f"--peer {ASSISTED} cannot run with {other_vocabulary[0]} at temperature {params.temperature:g}: with a "
+            "draft of another vocabulary Transformers does not sample the target's text; use --temperature 0, or "
+            "leave this draft or this peer out"
         )
+
+
+@dataclass(frozen=True)
+class Assistant:
+    """A draft for "transformers-assisted".
+
+    Attributes:
+        name: as it was given.
+        model: a copy of the peer's own, since its generation settings are changed.
+        universal: its vocabulary is not the target's.
+    """
+
+    name: str
+    model: LoadedModel
+    universal: bool
 
 
 class TransformersPeer:
     """``model.generate``, one prompt after the other (its assisted generation knows no batches).
 
     "transformers" is plain; "transformers-lookup" is prompt lookup with 10 tokens; "transformers-assisted" is
-    assisted generation with 5 drafts, constant schedule, confidence threshold 0.4, its best setting found; universal
-    where the vocabularies differ.
+    assisted generation with one draft, named after it: 5 tokens at once, constant schedule, confidence threshold
+    0.4, its best setting found; universal where the vocabularies differ.
     """
 
     batches = False
 
-    def __init__(
-        self, kind: str, target: LoadedModel, draft: LoadedModel | None, *, same_vocabulary: bool = False
-    ) -> None:
+    def __init__(self, kind: str, target: LoadedModel, assistant: Assistant | None = None) -> None:
         if kind not in _TRANSFORMERS:
             raise UsageError(f"peer {kind!r} is unknown; choose of {', '.join(PEERS)}")
-        if kind == ASSISTED and draft is None:
+        if kind == ASSISTED and assistant is None:
             raise UsageError(f"peer {ASSISTED} needs a draft")
-        self.name = kind
+        self.name = kind if assistant is None else f"{kind} <- {assistant.name}"
+        self._kind = kind
         self._target = target
-        self._draft = draft
-        self._universal = not same_vocabulary
+        self._assistant = assistant
+        if assistant is not None:
+            _set_assistant(assistant.model.model)
 
     def run(self, prompts: Sequence[BenchPrompt], params: SamplingParams) -> Timed:
         given = [target_ids(self._target, prompt) for prompt in prompts]
@@ -78,7 +98,7 @@ class TransformersPeer:
         seconds = time.perf_counter() - started
         total = sum(map(len, outputs))
         stats = RequestStats(
-            method=self.name,
+            method=self._kind,
             num_steps=calls.count,
             num_accepted_tokens=max(total - calls.count, 0),
             prefill_time=calls.first_time,
@@ -102,24 +122,25 @@ class TransformersPeer:
             options |= {"temperature": params.temperature, "top_k": 0, "top_p": 1.0}
             torch.manual_seed(params.seed or 0)
         if params.ignore_eos:
-            options["eos_token_id"] = -1
-        if self.name == "transformers-lookup":
+            options["eos_token_id"] = None
+        if self._kind == "transformers-lookup":
             options["prompt_lookup_num_tokens"] = 10
-        if self.name == ASSISTED:
-            assert self._draft is not None
-            _best_assistant_settings(self._draft.model)
-            options["assistant_model"] = self._draft.model
-            if self._universal:
+        if self._assistant is not None:
+            options["assistant_model"] = self._assistant.model.model
+            if self._assistant.universal:
                 options["tokenizer"] = target.hf_tokenizer
-                options["assistant_tokenizer"] = self._draft.hf_tokenizer
+                options["assistant_tokenizer"] = self._assistant.model.hf_tokenizer
         output = target.model.generate(given, attention_mask=torch.ones_like(given), **options)
         return tuple(output[0, len(ids) :].tolist())
 
 
-def _best_assistant_settings(model: Any) -> None:
-    model.generation_config.num_assistant_tokens = 5
-    model.generation_config.num_assistant_tokens_schedule = "constant"
-    model.generation_config.assistant_confidence_threshold = 0.4
+def _set_assistant(model: Any) -> None:
+    config = model.generation_config
+    config.num_assistant_tokens = 5
+    config.num_assistant_tokens_schedule = "constant"
+    config.assistant_confidence_threshold = 0.4
+    # Drafts end at the target's end tokens; the assistant's own would count only where those are switched off.
+    config.eos_token_id = None
 
 
 class _Calls:

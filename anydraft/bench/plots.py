@@ -157,7 +157,7 @@ def _pairs(row: Row) -> list[tuple[float, float]]:
 
 
 def _is_peer(row: Row) -> bool:
-    return "<-" not in row["configuration"] and row["configuration"].startswith(("transformers", "vllm"))
+    return str(row["configuration"]).startswith(("transformers", "vllm"))
 
 
 def _label(row: Row) -> str:

@@ -29,8 +29,8 @@ def bench(
     peer: Annotated[
         list[str] | None,
         typer.Option(
-            help="transformers, transformers-lookup, transformers-assisted, vllm, vllm-tli or vllm-anydraft; may be "
-            "given again.",
+            help="transformers, transformers-lookup, transformers-assisted (with each draft), vllm, vllm-tli or "
+            "vllm-anydraft (both with the first); may be given again.",
             metavar="NAME",
         ),
     ] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from anydraft.bench.measure import (
     per_position,
     predicted_speedup,
 )
+from anydraft.bench.peers import ASSISTED, Assistant, TransformersPeer
 from anydraft.bench.prompts import BenchPrompt, file_prompts, packaged_prompts
 from anydraft.bench.same_output import OutputJudge
 from anydraft.cli.main import app
 from anydraft.engine import Engine, RequestStats
 from anydraft.errors import UsageError
 from anydraft.methods.costs import CostModel
+from anydraft.models.load import load_model
 from anydraft.rules.params import SamplingParams
 from tests import tiny
 
@@ -145,7 +148,7 @@ def test_the_command_reports_every_configuration(folders: tuple[str, str], tmp_p
     assert [b["batch_size"] for b in report["batches"]] == [1, 2]
     rows = {row["configuration"]: row for row in report["batches"][0]["rows"]}
     draft = f"slem <- {folders[1]}"
-    assert list(rows) == ["AR", "transformers", "transformers-assisted", draft, "lookup"]
+    assert list(rows) == ["AR", "transformers", f"transformers-assisted <- {folders[1]}", draft, "lookup"]
     assert rows["AR"]["speedup_median"] == 1.0
     assert rows[draft]["same_outputs"] == rows[draft]["outputs"] == 2
     assert rows["transformers"]["same_outputs"] == 2
@@ -159,11 +162,57 @@ def test_the_command_reports_every_configuration(folders: tuple[str, str], tmp_p
     assert report["batches"][1]["rows"][0]["groups"][0]["prompts"] == ["prompts/1", "prompts/2"]
 
 
-def test_a_peer_that_samples_wrongly_is_refused(folders: tuple[str, str]) -> None:
-    arguments = ["bench", *folders, "--peer", "transformers-assisted", "--temperature", "0.7"]
+def test_transformers_assists_with_each_draft(folders: tuple[str, str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("def fib(n):\n")
+    given = (
+        "--peer transformers-assisted --peer transformers-lookup --method slrs --max-tokens 8 --dtype float32"
+    )
+    arguments = ["bench", *folders, folders[0], *given.split(), "--prompts", str(prompts), "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    rows = {row["configuration"]: row for row in json.loads(result.stdout)["batches"][0]["rows"]}
+    other, same = (f"transformers-assisted <- {folder}" for folder in (folders[1], folders[0]))
+    ours = [f"slrs <- {folder}" for folder in (folders[1], folders[0])]
+    assert list(rows) == ["AR", other, same, "transformers-lookup", *ours]
+    assert all(row["same_outputs"] == 1 for row in rows.values())
+    # The target drafting for itself: so each row is of the draft that it names.
+    assert rows[same]["acceptance_length"] > 1.5 * rows[other]["acceptance_length"]
+
+
+def test_a_peer_that_samples_wrongly_is_refused_and_the_draft_named(folders: tuple[str, str]) -> None:
+    target, other = folders
+    arguments = ["bench", target, target, other, "--peer", "transformers-assisted", "--temperature", "0.7"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
-    assert "does not sample the target's text" in result.stderr.splitlines()[-1]
+    said = result.stderr.splitlines()[-1]
+    assert "does not sample the target's text" in said
+    assert f"cannot run with {other} at" in said
+
+
+@pytest.mark.parametrize("kind", ["transformers", "transformers-lookup", ASSISTED])
+def test_end_tokens_that_are_ignored_end_nothing(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    prompt = BenchPrompt("fib", "code", prompt="def fib(n):")
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    own = Engine(_target("float32"), method="none").generate([prompt.text], params)[0].token_ids
+    model, tokenizer = _target("float32")
+    model.generation_config.eos_token_id = own[1]
+    target = load_model((model, tokenizer))
+    copied = load_model((copy.deepcopy(model), tokenizer))
+    peer = TransformersPeer(kind, target, Assistant("d", copied, False) if kind == ASSISTED else None)
+    copied.model.generation_config.assistant_confidence_threshold = 0.0
+    with caplog.at_level(logging.WARNING):
+        logging.getLogger("transformers").addHandler(caplog.handler)
+        try:
+            run = peer.run([prompt], params)
+        finally:
+            logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert run.token_ids == (own,)
+    assert "eos_token_id" not in caplog.text
+    if kind == ASSISTED:  # twice five drafted and one more: no draft is cut off at an end token
+        assert run.stats.num_steps == 2
+    ended = peer.run([prompt], SamplingParams(temperature=0.0, max_tokens=12))
+    assert ended.token_ids == (own[:2],)
 
 
 def test_a_draft_of_the_same_vocabulary_may_assist_when_sampling(
