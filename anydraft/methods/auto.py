@@ -24,8 +24,12 @@ _PROBE_SHARE = 0.01
 """Share of the time that all other probes may take: one holds up all rows, and the draft may have to read a context."""
 _FIRST_PROBES, _LEFT_OVER = 8.0, 0.5
 """Steps that the first probe may take, and what is left of them at most for a few more."""
-_PROBE_LENGTH = 3
+_PROBE_LENGTHS = (3, 2, 1)
+"""In turn: on some hosts a step gets dear from one width to the next, and what a narrower one takes shows only if it is
+tried."""
 _SHARED_MEMORY = 0.995
+_COPYING_MEMORY = 0.05
+"""Weight of a row's step in the share of rows that copy."""
 _PLAIN_FIRST = 3
 """So many steps of several rows propose nothing before any does: a wrong yes holds up all rows, and all is judged by
 what those took."""
@@ -60,6 +64,8 @@ class Auto:
         self.costs = costs or CostModel()
         self.sampled = sampled
         self.probes = ProbeBudget()
+        self.copying = 0.0
+        """Share of the rows that have a long match, of late."""
         self.copied = Acceptance(accepted=1.5, trials=3.0, memory=_SHARED_MEMORY)
         self.drafted: defaultdict[tuple[str, bool], Acceptance] = defaultdict(
             lambda: Acceptance(memory=_SHARED_MEMORY)
@@ -97,6 +103,12 @@ class ProbeBudget:
 
     def __init__(self) -> None:
         self._saved = _FIRST_PROBES
+        self._made = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the next one."""
+        return _PROBE_LENGTHS[self._made % len(_PROBE_LENGTHS)]
 
     def save(self, steps: float) -> None:
         """So many steps (a row's share of one) passed without a proposal."""
@@ -107,6 +119,7 @@ class ProbeBudget:
         if self._saved < steps:
             return False
         self._saved = min(self._saved - steps, _LEFT_OVER)
+        self._made += 1
         return True
 
 
@@ -160,13 +173,15 @@ class AutoProposer:
     def _copy(self, most: int) -> Proposal:
         method, costs = self._method, self._method.costs
         length = self._lookup.match_length
+        method.copying += _COPYING_MEMORY * ((length >= _LONG_MATCH) - method.copying)
         if not length or (self._drafting is not None and length < _LONG_MATCH and not self._copies_better()):
             return EMPTY
         count = min(method.lookup.num_speculative_tokens, most)
         if costs.num_rows > 1 or costs.known(drafted=False):
-            count, speedup = costs.best_length(count, self._copied.rate, costs.num_rows, None)
-            if not count and length >= _LONG_MATCH and self._is_probe(0.0):
-                count = min(_PROBE_LENGTH, most)
+            rate, rows = self._copied.rate, costs.num_rows
+            count, speedup = costs.best_length(count, rate, rows, None, max(method.copying * rows, 1.0))
+            if not count and length >= _LONG_MATCH:
+                count = self._probe(most, 0.0)
             self.decision = f"copying {count}: {speedup:.2f}x predicted"
         return Proposal(tuple(self._lookup.copy(count)), source="lookup") if count else EMPTY
 
@@ -186,10 +201,10 @@ class AutoProposer:
             if known:
                 # The draft's own confidence says where to stop; the average only whether to start.
                 least = costs.least_survival(self._drafted.rate, costs.num_rows, best, self._forwards)
-        elif self._is_probe(self._forwards):
-            count = min(_PROBE_LENGTH, most)
         else:
-            return EMPTY
+            count = self._probe(most, self._forwards)
+            if not count:
+                return EMPTY
         if not self._reads:
             self._reads = True
             costs.tokens_read += self._num_tokens
@@ -210,22 +225,28 @@ class AutoProposer:
         if not self._reads:
             reading = costs.reading_a_token(self._num_tokens, self._num_emitted, self._max_tokens)
             work = replace(work, reading=reading)
-        best, speedup = costs.best_length(most, self._drafted.rate, costs.num_rows, work)
+        rate = self._drafted.rate
+        if costs.num_rows > 1:  # the others pay for this one's drafts, and are to win by theirs
+            rate = min(rate, self._all_drafted.rate)
+        best, speedup = costs.best_length(most, rate, costs.num_rows, work)
         how = f"{best}{self._how}" if best else "off"
         self.decision = f"drafting {how}: {speedup:.2f}x predicted"
         return best
 
-    def _is_probe(self, forwards: float) -> bool:
-        """Whether to propose although it does not pay, with so many forwards of the draft for each token."""
+    def _probe(self, most: int, forwards: float) -> int:
+        """How many tokens to propose, at most ``most``, although it does not pay, with so many forwards of the draft
+        for each; mostly 0."""
         costs = self._method.costs
         reading = 0.0 if self._reads or not forwards else costs.reading_time_of(self._num_tokens)
         if costs.num_rows > 1 or reading:
-            return self._method.probes.spend(costs.probe_steps(_PROBE_LENGTH, forwards, reading))
+            probes = self._method.probes
+            length = min(probes.length, most)
+            return length if probes.spend(costs.probe_steps(length, forwards, reading)) else 0
         if self._steps < self._next_probe:
-            return False
+            return 0
         self._next_probe = self._steps + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        return True
+        return min(_PROBE_LENGTHS[0], most)
 
     def observe(self, token_ids: Sequence[int]) -> None:
         self._num_emitted += len(token_ids)

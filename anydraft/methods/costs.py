@@ -7,6 +7,7 @@ draft, down to none. Seconds everywhere.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
 from anydraft.methods.step_times import Speed, StepTimes
@@ -14,10 +15,12 @@ from anydraft.methods.step_times import Speed, StepTimes
 _WORTH_A_DOUBLING, _WORTH_MOST = 0.15, 1.3
 """By how much more than 1 a speed-up has to be predicted before rows propose, for each doubling of them, and at most. A
 wrong yes holds up all rows, and they end at different times, the last ones in steps that cost as much as any."""
-_OUTPUT_LENGTH = 64.0
-"""Tokens of a request until some have ended: as if two had."""
+_OUTPUT_LENGTHS = (64, 64)
+"""Tokens of requests before some have ended."""
+_OUTPUTS = 64
+"""So many ended requests say how long others will be."""
 _MEMORY = 0.97
-"""Of what is averaged over requests."""
+"""Of what is averaged over prompts."""
 _UNSEEN_DRAFT = 0.125
 """Of the target's time for a context, what a draft is supposed to take before it has read any."""
 
@@ -61,7 +64,7 @@ class CostModel:
         self.target, self.plain, self.draft = StepTimes(speed), StepTimes(speed), StepTimes()
         self.tokens_read, self.reading_time = 0, 0.0
         self._prompt_tokens, self._prompt_time = 0.0, 0.0
-        self._ended, self._output_tokens = 2.0, 2.0 * _OUTPUT_LENGTH
+        self._outputs = deque(_OUTPUT_LENGTHS, maxlen=_OUTPUTS)
 
     def observe_target(self, num_tokens: int, seconds: float) -> None:
         """A target forward over ``num_tokens`` tokens of all rows took so long."""
@@ -80,8 +83,7 @@ class CostModel:
 
     def observe_output(self, num_tokens: int) -> None:
         """A request ended after so many tokens."""
-        self._ended = _MEMORY * self._ended + 1.0
-        self._output_tokens = _MEMORY * self._output_tokens + num_tokens
+        self._outputs.append(num_tokens)
 
     def reading_time_of(self, num_tokens: int) -> float:
         """Seconds that the draft takes to read a context of so many target tokens."""
@@ -92,9 +94,10 @@ class CostModel:
         return 0.0
 
     def reading_a_token(self, num_tokens: int, num_emitted: int, most: int | None) -> float:
-        """The same for each token that the request will still emit: as many as others did on average less its
-        ``num_emitted``, or as many as those if that is more; at most ``most`` in all."""
-        to_come = max(self._output_tokens / self._ended - num_emitted, num_emitted)
+        """The same for each token that the request will still emit after ``num_emitted``: as many as those that went
+        on longer did on average, or as many again where none did; at most ``most`` in all."""
+        longer = [length for length in self._outputs if length > num_emitted]
+        to_come = sum(longer) / len(longer) - num_emitted if longer else float(num_emitted)
         if most is not None:
             to_come = min(to_come, most - num_emitted)
         return self.reading_time_of(num_tokens) / max(to_come, 1.0)
@@ -150,20 +153,38 @@ class CostModel:
         """Of a draft forward over so many rows."""
         return self.draft.at(num_rows)
 
-    def speedup(self, length: int, acceptance: float, num_rows: int, draft: DraftWork | None) -> float:
-        """Predicted tokens a second with ``length`` proposed tokens a row, over those with none.
+    def speedup(
+        self,
+        length: int,
+        acceptance: float,
+        num_rows: int,
+        draft: DraftWork | None,
+        proposing: float | None = None,
+    ) -> float:
+        """Predicted time that a token takes, on average over the rows, with none proposed, over that with ``length``
+        proposed tokens in some rows. Where all propose these are tokens a second over tokens a second; where some do,
+        the others are held up by them, which a sum of tokens would not show.
 
         Args:
             acceptance: probability of accepting a token, given that those before it were.
-            num_rows: rows that step together and all propose.
-            draft: what a draft model does for it; None: the tokens are copied, which costs nothing.
+            num_rows: rows that step together.
+            draft: what a draft model does for a row; None: the tokens are copied, which costs nothing.
+            proposing: how many of the rows propose, on average; None: all.
         """
+        rows = num_rows if proposing is None else proposing
         plain = self.plain_time(num_rows)
-        step = self.target_time(num_rows * (1 + length))
+        step = self._wide_time(num_rows, round(rows * length))
         tokens = expected_tokens(length, acceptance)
         if draft is not None:
-            step += length * draft.forwards * self.draft_time(num_rows) + num_rows * tokens * draft.reading
-        return tokens * plain / step
+            step += length * draft.forwards * self.draft_time(round(rows)) + rows * tokens * draft.reading
+        steps_a_token = (num_rows - rows + rows / tokens) / num_rows
+        return plain / (step * steps_a_token)
+
+    def _wide_time(self, num_rows: int, num_proposed: int) -> float:
+        """Of a forward of so many rows with so many proposed tokens. Never less than without them: where that was
+        measured, it was so for other rows or by chance, and is nothing to count on."""
+        time = self.target_time(num_rows + num_proposed)
+        return max(time, self.plain_time(num_rows)) if num_rows > 1 else time
 
     def probe_steps(self, length: int, forwards: float = 1.0, reading: float = 0.0) -> float:
         """By how much a step gets longer if one of its rows drafts ``length`` tokens and the draft reads for so many
@@ -179,12 +200,17 @@ class CostModel:
         return 2 * max(*self.target, *self.plain, num_rows) // num_rows - 1 if num_rows > 1 else 10**9
 
     def best_length(
-        self, most: int, acceptance: float, num_rows: int, draft: DraftWork | None
+        self,
+        most: int,
+        acceptance: float,
+        num_rows: int,
+        draft: DraftWork | None,
+        proposing: float | None = None,
     ) -> tuple[int, float]:
         """The length of at most ``most`` with the best predicted speed-up, and that speed-up (0 and 1.0 when
-        nothing beats proposing nothing)."""
+        nothing beats proposing nothing). Arguments as for :meth:`speedup`."""
         most = min(most, self.longest(num_rows))
-        choices = ((self.speedup(n, acceptance, num_rows, draft), -n) for n in range(1, most + 1))
+        choices = ((self.speedup(n, acceptance, num_rows, draft, proposing), -n) for n in range(1, most + 1))
         best, negative = max(choices, default=(1.0, 0))
         least = min(1.0 + _WORTH_A_DOUBLING * math.log2(num_rows), _WORTH_MOST)
         return (-negative, best) if best > least else (0, best)
@@ -195,10 +221,12 @@ class CostModel:
         It costs so many draft ``forwards`` and its share of a wider target forward, and brings that chance, times
         ``acceptance``, of a token, which is worth what a token takes at the present rate.
         """
-        wide = self.target_time(num_rows * (1 + length))
+        wide = self._wide_time(num_rows, num_rows * length)
         draft = forwards * self.draft_time(num_rows)
         seconds_a_token = (wide + length * draft) / expected_tokens(length, acceptance)
-        widening = (self.target_time(num_rows * (2 + length)) - self.plain_time(num_rows)) / (1 + length)
+        widening = (self._wide_time(num_rows, num_rows * (1 + length)) - self.plain_time(num_rows)) / (
+            1 + length
+        )
         return min((draft + widening) / max(seconds_a_token * acceptance, 1e-9), 1.0)
 
 

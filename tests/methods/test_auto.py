@@ -80,6 +80,10 @@ def test_a_prompt_that_the_draft_has_yet_to_read_is_paid_by_what_the_request_wil
     assert model.reading_a_token(100, 0, None) == pytest.approx(1.5 / 50, rel=0.01)
     assert model.reading_a_token(100, 0, 10) == pytest.approx(1.5 / 10)
     assert model.reading_a_token(100, 20, None) == pytest.approx(1.5 / 30, rel=0.01)
+    model.observe_output(320)
+    assert model.reading_a_token(100, 200, None) == pytest.approx(1.5 / 120), (
+        "as those that went on so long did"
+    )
     assert model.reading_a_token(100, 400, None) == pytest.approx(1.5 / 400), "what went on will go on"
     assert model.reading_a_token(100, 400, 420) == pytest.approx(1.5 / 20)
     tokens = expected_tokens(1, 0.5)
@@ -254,11 +258,12 @@ def test_probes_of_several_rows_take_a_hundredth_of_the_time_and_the_reading_of_
         auto.costs = costs({4: 0.1, 36: 0.9}, {1: 0.02})
         auto.costs.num_rows = 4
         auto.costs.reading_time, auto.costs.tokens_read = 1e6 * reading, 3 * 10**6
-        probe = 0.06 + (0.9 - 0.1) * 3 / 32 + reading
+        probe = 0.04 + (0.9 - 0.1) * 2 / 32 + reading  # of 3, 2 and 1 tokens in turn
         for _ in range(400):
             run_badly(auto, 4)
         seconds = 400 * 4 * 0.1 / 4
         assert len(drafting.calls) == pytest.approx(1 + 0.01 * seconds / probe, abs=1)
+        assert drafting.calls[:4] == [3, 2, 1, 3][: len(drafting.calls)]
 
 
 def test_the_first_probe_may_be_long_a_few_short_ones_follow_and_then_they_take_a_hundredth() -> None:
@@ -387,6 +392,56 @@ def test_the_more_rows_the_more_has_to_be_won() -> None:
     assert choices == {1: 1, 2: 1, 4: 0, 16: 0}
     sure = costs({16: 0.1, 32: 0.11}, {})
     assert sure.best_length(1, 0.6, 16, None)[0] == 1, "1.45 is enough for any number of rows"
+
+
+def test_what_some_rows_propose_is_judged_by_what_it_does_to_all() -> None:
+    model = costs({4: 0.1, 8: 0.12}, {4: 0.01})
+    assert expected_tokens(4, 1.0) == 5
+    # Three rows of 0.12 s a token and one of 0.12 / 5, over four of 0.1.
+    assert model.speedup(4, 1.0, 4, None, 1.0) == pytest.approx(4 * 0.1 / (3 * 0.12 + 0.12 / 5))
+    assert model.speedup(1, 1.0, 4, None, 4.0) == pytest.approx(2 * 0.1 / 0.12)
+    # Two rows of two tokens: 2 x 0.12 and 2 x 0.12 / 3.
+    assert model.speedup(2, 1.0, 4, None, 2.0) == pytest.approx(4 * 0.1 / (2 * 0.12 + 2 * 0.12 / 3))
+
+
+def test_one_row_of_several_copies_where_most_do() -> None:
+    repeated = Prompt((1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5))
+    lengths = {}
+    for prompt in (Prompt((1, 2, 3)), repeated):
+        auto = Auto(Lookup(), _Drafting(), costs=costs({4: 0.1, 20: 0.11}, {4: 1.0}))
+        auto.probes.spend(8.0)
+        auto.costs.num_rows = 4
+        auto.copied.observe(200, 200)
+        others, row = [auto.start(prompt) for _ in range(3)], auto.start(repeated)
+        for _ in range(40):
+            for other in others:
+                step(other)
+            lengths[prompt] = len(step(row).token_ids)
+    assert lengths == {Prompt((1, 2, 3)): 0, repeated: 9}
+
+
+def test_a_good_row_among_bad_ones_does_not_draft_for_all_to_pay() -> None:
+    drafting = _Drafting()
+    auto = Auto(Lookup(), drafting, costs=costs({1: 0.1, 4: 0.1, 36: 0.2}, {1: 0.01, 4: 0.01}))
+    auto.costs.num_rows = 4
+    for _ in range(3):
+        auto.costs.observe_target(4, 0.1)
+    auto.probes.spend(8.0)
+    good = auto.start(Prompt((1, 2, 3)))
+    assert step(good).token_ids == (9,) * 8
+    good.observe([9] * 9)
+    for _ in range(400):
+        auto.drafted["nines", False].observe(3, 0)
+    assert step(good).token_ids == ()
+    auto.costs.num_rows = 1
+    assert step(good).token_ids, "alone it has only itself to hold up"
+
+
+def test_more_tokens_of_several_rows_are_never_taken_for_cheaper_than_none() -> None:
+    """Two rows took longer than four tokens do."""
+    model = costs({2: 0.14, 4: 0.1, 6: 0.1}, {})
+    assert model.speedup(1, 0.0, 2, None) == pytest.approx(1.0)
+    assert model.least_survival(0.5, 2, 1) == pytest.approx(0.0)
 
 
 def test_sampled_drafts_do_not_lower_what_greedy_requests_expect() -> None:
