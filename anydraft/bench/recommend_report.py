@@ -114,10 +114,11 @@ class RecommendReport:
     def to_markdown(self) -> str:
         lines = [f"# Drafts for {self.target}", "", self._verdict(), "", _table(self.ranking), ""]
         wide = ", ".join(f"{1e3 * s:.0f} with {n}" for n, s in self.verify_steps.items() if n)
+        prompts = "1 prompt" if self.num_prompts == 1 else f"{self.num_prompts} prompts"
         alone = f"The target alone takes {1e3 * self.target_step:.0f} ms a token"
         lines += [
             f"{alone}; a step that verifies proposed tokens, ms: {wide}.",
-            f"Greedy, batch 1; {self.num_tokens} tokens after {self.num_prompts} prompts. {machine_card()}.",
+            f"Greedy, batch 1; {self.num_tokens} tokens after {prompts}. {machine_card()}.",
         ]
         lines += [f"\n{refused.draft} was refused: {refused.reason}" for refused in self.refused]
         if self.num_tokens < FEW_TOKENS:

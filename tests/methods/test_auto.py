@@ -395,8 +395,7 @@ def test_the_more_rows_the_more_has_to_be_won() -> None:
 
 
 def test_what_some_rows_propose_is_judged_by_what_it_does_to_all() -> None:
-    model = costs({4: 0.1, 8: 0.12}, {4: 0.01})
-    assert expected_tokens(4, 1.0) == 5
+    model = costs({4: 0.1, 8: 0.12, 20: 0.3}, {})
     # Three rows of 0.12 s a token and one of 0.12 / 5, over four of 0.1.
     assert model.speedup(4, 1.0, 4, None, 1.0) == pytest.approx(4 * 0.1 / (3 * 0.12 + 0.12 / 5))
     assert model.speedup(1, 1.0, 4, None, 4.0) == pytest.approx(2 * 0.1 / 0.12)

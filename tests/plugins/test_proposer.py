@@ -119,6 +119,16 @@ def test_the_sampler_of_a_cpu_is_repaired(folders: dict[str, Path], monkeypatch:
     assert sampler.expand_batch_to_tokens is sampling.expand_batch_to_tokens
 
 
+def test_a_draft_that_is_not_used_is_named_in_the_log(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_vllm.install(monkeypatch)
+    AnyDraftProposer(config(folders, method="lookup"))
+    assert "is not loaded" not in caplog.text
+    AnyDraftProposer(config(folders, method="lookup", draft=str(folders["draft"])))
+    assert f"the draft {folders['draft']} is not loaded" in caplog.text
+
+
 def test_the_log_has_a_line_at_intervals(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -65,7 +65,12 @@ class AnyDraftProposer:
         self._plan: DraftPlan | None = None
         self._draft_config: Any = None
         bridge = None
-        if self._options.draft is not None and self._options.method != "lookup":
+        if self._options.draft is not None and self._options.method == "lookup":
+            logger.warning(
+                "AnyDraft: method 'lookup' copies from the text; the draft %s is not loaded",
+                self._options.draft,
+            )
+        elif self._options.draft is not None:
             self._plan = _plan(self._options, vllm_config)
             bridge = Bridge(target.vocabulary, self._plan.tokenizer.vocabulary)
             if not self._options.own_runtime:
