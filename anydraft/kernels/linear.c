@@ -101,8 +101,9 @@ EXPORT const char *anydraft_select(int level) {
     if (level >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("f16c")) {
 #ifdef HAVE_AVX512
-        if (level >= 2 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        if (level >= 2 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512dq")) {
             kernels = AVX512_KERNELS;
             return "avx512";
         }

@@ -66,6 +66,18 @@ def test_a_row_does_not_depend_on_its_batch(kernels, n, k, weight_format):
             assert torch.equal(packed(x[start : start + rows]), expected[start : start + rows])
 
 
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (37, 100), (101, 64), (256, 576), (30, 4096)])
+def test_int8_has_the_same_bits_with_avx512_as_with_avx2(n, k):
+    packed, x = layer(n, k, "int8"), 3 * torch.randn(WIDE_ROWS - 1, k)
+    for rows in range(1, WIDE_ROWS):
+        values = []
+        for level in (2, 1):
+            load().select(level)
+            values.append(packed(x[:rows]))
+        load().select()
+        assert torch.equal(*values)
+
+
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_a_row_does_not_depend_on_the_threads(kernels, weight_format):
     packed = layer(1003, 300, weight_format)
