@@ -56,6 +56,7 @@ class EngineCore:
         self._cores = own_threads if on_kernels else nullcontext
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
+        self._num_left = 0  # requests that ended since the step before began, while others went on
 
     @property
     def num_waiting(self) -> int:
@@ -89,9 +90,12 @@ class EngineCore:
             return self._step()
 
     def _step(self) -> list[Delta]:
+        staying = len(self._running)
         self._admit()
         if not self._running:
             return []
+        self.costs.observe_places(self._num_left, len(self._running) - staying)
+        self._num_left = 0
         proposals = self._propose()
         logits = self._verify_forward(proposals)
         deltas = [
@@ -200,6 +204,7 @@ class EngineCore:
 
     def _retire(self) -> None:
         """Drop finished requests; the last row moves into each freed one."""
+        num_before = len(self._running)
         row = 0
         while row < len(self._running):
             request = self._running[row]
@@ -214,6 +219,7 @@ class EngineCore:
             if last is not request:
                 self._target.cache.move_row(len(self._running), row, len(last.token_ids) - 1)
                 self._running[row] = last
+        self._num_left = self._num_left + num_before - len(self._running) if self._running else 0
 
 
 def _finish(device: torch.device) -> None:

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 
 from anydraft.methods.step_times import Speed, StepTimes
 
-_WORTH_A_DOUBLING, _WORTH_MOST = 0.15, 1.3
-"""By how much more than 1 a speed-up has to be predicted before rows propose, for each doubling of them, and at most. A
-wrong yes holds up all rows, and they end at different times, the last ones in steps that cost as much as any."""
+_WORTH_A_DOUBLING, _WORTH_MOST = 0.15, 0.3
+"""By how much more than 1 a speed-up has to be predicted before rows propose, for each doubling of them, and at most,
+where nobody takes the place of a row that ends: rows that propose end at different times, the last ones in steps that
+cost as much as any."""
+_WORTH_LEAST = 0.03
+"""The same where every place is taken again: a wrong yes holds up all rows."""
+_REFILL_MEMORY = 0.1
+"""Weight of a place that a row left in the share of those that are taken again."""
 _OUTPUT_LENGTHS = (64, 64)
 """Tokens of requests before some have ended."""
 _OUTPUTS = 64
@@ -50,6 +55,7 @@ class CostModel:
         plain: those of several rows in which no row proposed.
         draft: forwards of the draft.
         num_rows: rows of the current step; the engine sets it.
+        refilled: share of the places that rows left, of late, that others took in the next step.
         tokens_read: target tokens of the contexts that the draft has read, as it began to draft for requests.
         reading_time: seconds that it took for them.
     """
@@ -62,6 +68,7 @@ class CostModel:
         """Forget what was measured."""
         speed = Speed()
         self.target, self.plain, self.draft = StepTimes(speed), StepTimes(speed), StepTimes()
+        self.refilled = 0.0
         self.tokens_read, self.reading_time = 0, 0.0
         self._prompt_tokens, self._prompt_time = 0.0, 0.0
         self._outputs = deque(_OUTPUT_LENGTHS, maxlen=_OUTPUTS)
@@ -80,6 +87,12 @@ class CostModel:
         if num_tokens > 1:  # one is a whole forward
             self._prompt_tokens = _MEMORY * self._prompt_tokens + num_tokens
             self._prompt_time = _MEMORY * self._prompt_time + seconds
+
+    def observe_places(self, num_left: int, num_taken: int) -> None:
+        """So many rows ended while others went on, and so many came in for the next step. (Rows that all end together
+        leave no place that others would pay for.)"""
+        for i in range(num_left):
+            self.refilled += _REFILL_MEMORY * ((i < num_taken) - self.refilled)
 
     def observe_output(self, num_tokens: int) -> None:
         """A request ended after so many tokens."""
@@ -212,8 +225,14 @@ class CostModel:
         most = min(most, self.longest(num_rows))
         choices = ((self.speedup(n, acceptance, num_rows, draft, proposing), -n) for n in range(1, most + 1))
         best, negative = max(choices, default=(1.0, 0))
-        least = min(1.0 + _WORTH_A_DOUBLING * math.log2(num_rows), _WORTH_MOST)
-        return (-negative, best) if best > least else (0, best)
+        return (-negative, best) if best > 1.0 + self._worth(num_rows) else (0, best)
+
+    def _worth(self, num_rows: int) -> float:
+        """By how much more than 1 a speed-up has to be predicted."""
+        if num_rows == 1:
+            return 0.0
+        closed = min(_WORTH_A_DOUBLING * math.log2(num_rows), _WORTH_MOST)
+        return max((1.0 - self.refilled) * closed, _WORTH_LEAST)
 
     def least_survival(self, acceptance: float, num_rows: int, length: int, forwards: float = 1.0) -> float:
         """The chance of the tokens so far to be accepted below which one more costs more than it brings.

@@ -82,6 +82,10 @@ class BoundedDraft:
         return self._draft.num_forwards
 
     @property
+    def on_kernels(self) -> bool:
+        return self._draft.on_kernels
+
+    @property
     def prefill_time(self) -> float:
         return self._draft.prefill_time
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from anydraft.kernels import own_threads
 from anydraft.methods.base import (
     EMPTY,
     DraftBackend,
@@ -46,6 +48,9 @@ class Draft(DraftBackend, Protocol):
 
     @property
     def num_forwards(self) -> int: ...
+
+    @property
+    def on_kernels(self) -> bool: ...
 
     @property
     def prefill_time(self) -> float: ...
@@ -88,9 +93,11 @@ class Drafter:
         self._tracker = RequestTracker() if tracker is None else tracker
         self._clock = clock
         self._agree = agree
+        self._cores = own_threads if draft is not None and draft.on_kernels else nullcontext
         self._drafting: dict[int, _Drafting] = {}
         self._warm: set[tuple[str, int]] = set()  # sizes of forwards that ran before
         self._running: dict[int, int] = {}  # by key, ids that the target reads in the step under way
+        self._num_rows = 0  # of the step before
         self._entered: set[int] = set()  # keys of the requests that are new in this step
         self._in_prompts = False  # whether rows were in the middle of their prompts in the step before
         self._step_began = 0.0
@@ -114,6 +121,7 @@ class Drafter:
         """What to propose for each row, at most its ``room`` target ids; nothing for rows that do not emit."""
         now = self._clock()
         requests = self._recognise(rows)
+        self._observe_places(requests)
         self._observe_target(now, rows, requests)
         self._observe_tokens(rows, requests)
         proposals = self._propose(now, rows, requests)
@@ -137,6 +145,14 @@ class Drafter:
                 prompt = Prompt(tuple(int(token) for token in row.ids))
                 self._drafting[request.key] = _Drafting(self._method.start(prompt), len(row.ids))
         return requests
+
+    def _observe_places(self, requests: Sequence[TrackedRequest | None]) -> None:
+        """Tell auto how many rows ended while others went on, and how many came in."""
+        keys = {request.key for request in requests if request is not None}
+        num_left = len(self._running.keys() - keys)
+        if num_left < len(self._running):
+            self._costs.observe_places(num_left, len(requests) - (self._num_rows - num_left))
+        self._num_rows = len(requests)
 
     def _observe_target(
         self, now: float, rows: Sequence[Row], requests: Sequence[TrackedRequest | None]
@@ -182,7 +198,8 @@ class Drafter:
         generators: dict[Hashable, ProposalGenerator] = {
             key: self._drafting[key].proposer.propose(room) for key, room in asking.items()
         }
-        proposals = drive(generators, self._draft)
+        with self._cores():
+            proposals = drive(generators, self._draft)
         self._observe_draft(rows_drafted(proposals.values()), now, forwards, prefill)
         for key in asking:
             drafting = self._drafting[key]

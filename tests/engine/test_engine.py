@@ -168,6 +168,32 @@ def test_more_requests_than_rows_queue_up() -> None:
     assert [r.token_ids for r in alone] == [r.token_ids for r in results]
 
 
+def test_places_that_are_taken_again_are_told_from_those_that_stay_empty() -> None:
+    engine = Engine(tiny.llama(), method="none", max_num_seqs=2, dtype="float32")
+    told: list[tuple[int, int]] = []
+    engine.core.costs.observe_places = lambda *counts: told.append(counts)  # type: ignore[method-assign]
+
+    def places(*lengths: int) -> list[tuple[int, int]]:
+        told.clear()
+        params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in lengths]
+        engine.generate([PROMPTS[0]] * len(params), params)
+        return [(left, taken) for left, taken in told if left]
+
+    assert places(3, 7) == [(1, 0)]
+    assert places(3, 7, 7) == [(1, 1), (1, 0)]
+    assert places(3, 3, 3, 3) == [], "rows that end together leave nobody waiting"
+    first, second = (
+        engine.add_request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=9)) for _ in range(2)
+    )
+    engine.core.step()
+    told.clear()
+    engine.core.abort(first)
+    engine.core.step()
+    assert told == [(1, 0)]
+    engine.core.abort(second)
+    assert places(2) == [], "what an abort left empty is forgotten"
+
+
 def test_chat_uses_each_models_own_template() -> None:
     """Case 10: the draft's context is its own rendering, not the target's markers."""
     engine = Engine(tiny.llama(), tiny.gemma3(), method="slem", dtype="float32")

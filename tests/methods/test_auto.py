@@ -394,6 +394,23 @@ def test_the_more_rows_the_more_has_to_be_won() -> None:
     assert sure.best_length(1, 0.6, 16, None)[0] == 1, "1.45 is enough for any number of rows"
 
 
+def test_rows_whose_places_are_taken_again_want_little_more_than_a_break_even() -> None:
+    model = costs({4: 0.1, 8: 0.128}, {})
+    model.observe_places(0, 3)
+    assert model.best_length(1, 0.6, 4, None)[0] == 0, "rows that came in took nobody's place"
+    for _ in range(12):
+        model.observe_places(2, 2)
+    assert model.best_length(1, 0.6, 4, None) == (1, pytest.approx(1.25))
+    assert model.best_length(1, 0.31, 4, None)[0] == 0, "1.02 is too little even so"
+    for _ in range(12):
+        model.observe_places(2, 0)
+    assert model.best_length(1, 0.6, 4, None)[0] == 0
+    half = costs({4: 0.1, 8: 0.128}, {})
+    for _ in range(40):
+        half.observe_places(2, 1)
+    assert half.refilled == pytest.approx(0.5, abs=0.05)
+
+
 def test_what_some_rows_propose_is_judged_by_what_it_does_to_all() -> None:
     model = costs({4: 0.1, 8: 0.12, 20: 0.3}, {})
     # Three rows of 0.12 s a token and one of 0.12 / 5, over four of 0.1.

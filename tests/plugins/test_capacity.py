@@ -13,7 +13,7 @@ import pytest
 from anydraft.errors import UsageError
 from anydraft.methods.base import Answer, Ask, Drafted, Rollout
 from anydraft.plugins.capacity import BoundedDraft, require_room
-from anydraft.plugins.own import RectangularCapacity, all_cores, load_own
+from anydraft.plugins.own import RectangularCapacity, load_own, other_cores
 from anydraft.plugins.vllm.blocks import BlockTables
 from anydraft.vocab.readers import read_tokenizer
 from tests import tiny
@@ -26,6 +26,7 @@ class Inner:
     vocab_size = 10
     num_forwards = 0
     prefill_time = 0.0
+    on_kernels = False
 
     def __init__(self, tables: BlockTables) -> None:
         self.tables = tables
@@ -161,6 +162,28 @@ def test_a_thread_that_ends_while_cores_are_counted_does_not_matter(monkeypatch:
     )  # beyond the largest id that Linux gives
     monkeypatch.setattr(os, "listdir", lambda path: [*threads, no_thread])
     before = os.sched_getaffinity(0)
-    with all_cores():
+    with other_cores():
         assert os.sched_getaffinity(0) >= before
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "given"),
+    [
+        ({0}, [{1}], {1}),
+        ({0}, [{1}, {0}, {2, 3}], {1, 2, 3}),
+        ({0, 1}, [{0, 1}], {0, 1}),
+        ({0, 1}, [{2}], {0, 1, 2}),
+        ({0}, [{0}], {0}),
+    ],
+)
+def test_threads_of_a_bound_process_leave_its_core_alone(
+    own: set[int], others: list[set[int]], given: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_to: list[set[int]] = []
+    monkeypatch.setattr(os, "listdir", lambda path: [str(7 + i) for i in range(len(others))])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: others[thread - 7] if thread else own)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cores: set_to.append(cores))
+    with other_cores():
+        assert set_to == [given]
+    assert set_to == [given, own]

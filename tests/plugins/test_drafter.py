@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 import pytest
+import torch
 
 from anydraft.methods.base import Answer, Ask, Rollout
 from anydraft.methods.costs import CostModel
@@ -33,6 +34,7 @@ class CountingDraft(TableDraft):
     def __init__(self) -> None:
         super().__init__(WORLD.draft_table, WORLD.draft)
         self.num_forwards = 0
+        self.on_kernels = False
         self.prefill_time = 0.0
         self.contexts: list[tuple[int, ...]] = []
         self.keys: set[Hashable] = set()
@@ -271,6 +273,26 @@ def test_how_long_a_forgotten_request_became_is_remembered() -> None:
     assert told == [3]
 
 
+def test_places_that_are_taken_again_are_told_from_those_that_stay_empty() -> None:
+    costs = CostModel()
+    made = drafter("lookup", costs=costs)
+    told: list[tuple[int, int]] = []
+    costs.observe_places = lambda *counts: told.append(counts)  # type: ignore[method-assign]
+
+    def step(*rows: tuple[list[int], bool]) -> None:
+        made.step([Row(np.array(ids), emits, K) for ids, emits in rows])
+
+    step(([0, 1], True), ([0, 2], True))
+    step(([0, 1, 1], True), ([0, 2, 1], True), ([0, 3], False))
+    assert [taken for left, taken in told if left] == []
+    step(([0, 1, 1, 1], True), ([0, 3, 1, 1], False), ([0, 4, 4], True))
+    step(([0, 3, 1, 1, 1], True), ([0, 4, 4, 4], True))
+    step(([0, 2, 2], True), ([0, 1, 3], True))
+    assert [(left, taken) for left, taken in told if left] == [(1, 1), (1, 0)], (
+        "those of the last step all ended"
+    )
+
+
 def test_auto_turns_itself_off_where_the_draft_is_too_dear() -> None:
     costs, clock = CostModel(), Clock()
 
@@ -346,3 +368,25 @@ def test_ranks_with_clocks_of_their_own_decide_alike() -> None:
         clock.now += 0.05 + 0.01 * len(texts[0]) % 3
         wild.now += rng.random() * 20
         texts = [[*text, rng.randrange(5)] for text in texts]
+
+
+@pytest.mark.parametrize("on_kernels", [False, True])
+def test_a_draft_on_the_kernels_has_the_cores_to_itself(on_kernels: bool) -> None:
+    """Else torch's own threads spin on them after each small operator."""
+    seen: list[int] = []
+
+    class Watching(CountingDraft):
+        def answer(self, asks: Mapping[Hashable, Ask]) -> dict[Hashable, Answer]:
+            seen.append(torch.get_num_threads())
+            return super().answer(asks)
+
+    draft = Watching()
+    draft.on_kernels = on_kernels
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        host(drafter(draft=draft)).run(requests(2))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1 if on_kernels else 3}
