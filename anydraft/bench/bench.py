@@ -48,7 +48,7 @@ def bench(
         ModelError, PairError: a model cannot be used.
         AnyDraftError: a peer failed.
     """
-    refuse_vllm_peers(options.peers, params, resolve_device(options.device))
+    refuse_vllm_peers(options, params, resolve_device(options.device))
     plain = Engine(options.target, method="none", dtype=options.dtype, device=options.device)
     target = plain.pair.target
     engines = {
@@ -70,9 +70,10 @@ def bench(
                     _configurations(options, plain, engines, peers, batch_size),
                     prompts,
                     params,
-                    batch_size,
+                    batch_size * options.queue,
                     progress,
                 ),
+                queue=options.queue,
             )
             for batch_size in options.batch_sizes
         ]

@@ -17,12 +17,14 @@ from anydraft.rules.params import SamplingParams
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What to measure; ``methods`` are tried with every draft, "lookup" once."""
+    """What to measure; ``methods`` are tried with every draft, "lookup" once. Of each of ``batch_sizes`` times
+    ``queue`` prompts that are given at once, as many run as the batch size says."""
 
     target: str
     drafts: tuple[str, ...]
     methods: tuple[str, ...] = ("auto",)
     batch_sizes: tuple[int, ...] = (1,)
+    queue: int = 1
     peers: tuple[str, ...] = ()
     num_speculative_tokens: int | None = None
     dtype: str | None = None
@@ -43,6 +45,7 @@ class BatchReport:
     prompts: tuple[str, ...]
     series: list[Series]
     differences: dict[str, list[Difference]] | None = None
+    queue: int = 1
 
     def judge(self, judge: OutputJudge) -> None:
         """Fill :attr:`differences`; takes a forward or two for each output that differs."""
@@ -84,7 +87,7 @@ class BatchReport:
         self, series: Series, ratios: Sequence[float], decode_ratios: Sequence[float]
     ) -> list[dict[str, Any]]:
         """What each group of prompts (one prompt at batch 1) took."""
-        size = self.batch_size
+        size = self.batch_size * self.queue
         return [
             {
                 "prompts": list(self.prompts[n * size : (n + 1) * size]),
@@ -124,6 +127,7 @@ class BenchReport:
             "temperature": self.params.temperature,
             "prompts": list(self.prompts),
             "peak_memory_bytes": self.peak_memory_bytes,
+            "queue": self.options.queue,
             "batches": [{"batch_size": b.batch_size, "rows": b.rows()} for b in self.batches],
         }
 
@@ -136,7 +140,8 @@ class BenchReport:
         ]
         for batch in self.batches:
             rows = batch.rows()
-            parts += [f"## Batch {batch.batch_size}", _table(rows), *_how_judged(rows)]
+            queued = f", {batch.queue} prompts a row in a queue" if batch.queue > 1 else ""
+            parts += [f"## Batch {batch.batch_size}{queued}", _table(rows), *_how_judged(rows)]
         return "\n\n".join(parts)
 
 

@@ -81,7 +81,9 @@ class EngineConfiguration:
             tuple(r.token_ids for r in results),
             total,
             sum(len(r.prompt_token_ids) for r in results),
-            predicted_speedup(self.engine.pair.costs, total, len(prompts)),
+            predicted_speedup(
+                self.engine.pair.costs, total, min(len(prompts), self.engine.core.max_num_seqs)
+            ),
         )
 
 
@@ -143,12 +145,12 @@ def measure(
     configurations: Sequence[Configuration],
     prompts: Sequence[BenchPrompt],
     params: SamplingParams,
-    batch_size: int,
+    group_size: int,
     progress: Progress = lambda line: None,
 ) -> list[Series]:
-    """Run every configuration on every group of ``batch_size`` prompts; the order rotates from group to group,
+    """Run every configuration on every group of ``group_size`` prompts; the order rotates from group to group,
     so that a machine that warms up or gets busy favours none. A short run of each before that is not counted."""
-    groups = [list(prompts[i : i + batch_size]) for i in range(0, len(prompts), batch_size)]
+    groups = [list(prompts[i : i + group_size]) for i in range(0, len(prompts), group_size)]
     warm_up = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     for configuration in configurations:
         configuration.run(groups[0], warm_up)

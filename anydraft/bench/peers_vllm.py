@@ -39,9 +39,9 @@ _SECONDS_TO_END = 20
 _LONGEST_LOG = 1 << 20
 
 
-def refuse_vllm_peers(peers: Sequence[str], params: SamplingParams, device: torch.device) -> None:
-    """Raise UsageError where one of ``peers`` is vLLM's and cannot run here; to be asked before anything is loaded."""
-    wanted = [peer for peer in peers if peer in VLLM_PEERS]
+def refuse_vllm_peers(options: BenchOptions, params: SamplingParams, device: torch.device) -> None:
+    """Raise UsageError where a peer is vLLM's and cannot do what is asked; to be asked before anything is loaded."""
+    wanted = [peer for peer in options.peers if peer in VLLM_PEERS]
     if not wanted:
         return
     if importlib.util.find_spec("vllm") is None:
@@ -52,6 +52,11 @@ def refuse_vllm_peers(peers: Sequence[str], params: SamplingParams, device: torc
     if device.type != "cpu":
         raise UsageError(
             f"--peer {wanted[0]} is for CPUs: on a GPU two engines would share its memory; use --device cpu"
+        )
+    if options.queue > 1 and len(options.batch_sizes) > 1:
+        raise UsageError(
+            f"--peer {wanted[0]} starts vLLM once, with one number of rows: beside --queue {options.queue} give one "
+            f"--batch-size, got {', '.join(map(str, options.batch_sizes))}"
         )
     if TLI in wanted and not params.greedy:
         raise UsageError(
@@ -90,6 +95,7 @@ class VllmPeer:
             raise UsageError(f"peer {kind} needs a draft")
         self.name = kind
         self._target = target
+        self._rows = max(options.batch_sizes)
         longest = max(len(target_ids(target, prompt)) for prompt in prompts)
         length = target.max_context if max_tokens is None else longest + max_tokens
         arguments = engine_arguments(kind, options, target, draft, length)
@@ -114,7 +120,8 @@ class VllmPeer:
             num_draft_tokens=answer.get("num_draft_tokens", 0),
             num_accepted_tokens=accepted,
             accepted_per_position=answer.get("accepted_per_position", []),
-            prefill_time=answer["prefill_time"],
+            # With a queue rows read prompts while others decode.
+            prefill_time=answer["prefill_time"] if len(prompts) <= self._rows else 0.0,
         )
         return Timed(answer["seconds"], outputs, stats, sum(map(len, given)))
 

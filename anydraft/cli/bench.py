@@ -26,6 +26,13 @@ def bench(
         list[str] | None, typer.Option(help="Method to measure; may be given again.", metavar="NAME")
     ] = None,
     batch_size: Annotated[list[int] | None, typer.Option(help="Rows at once; may be given again.")] = None,
+    queue: Annotated[
+        int,
+        typer.Option(
+            help="Prompts that are given at once for each of these rows: the others wait for a place, instead of "
+            "all rows for the last one."
+        ),
+    ] = 1,
     peer: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,6 +87,8 @@ def bench(
         raise UsageError(f"--peer {unknown[0]} is unknown; use one of {', '.join(PEERS)}")
     if any(size < 1 for size in batch_size or ()):
         raise UsageError("--batch-size must be at least 1")
+    if queue < 1:
+        raise UsageError(f"--queue must be at least 1, got {queue}")
     if plots is not None:
         require_matplotlib()
     chosen = chosen_prompts(prompts, num_prompts, 12, category)
@@ -88,6 +97,7 @@ def bench(
         drafts=tuple(drafts),
         methods=tuple(method or ("auto",)),
         batch_sizes=tuple(batch_size or (1,)),
+        queue=queue,
         peers=tuple(peer or ()),
         num_speculative_tokens=num_speculative_tokens,
         dtype=dtype,

@@ -20,7 +20,7 @@ _LONG_MATCH = 5
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 8, 64
 """While drafting is off one step of a single row whose context the draft has read is a draft all the same, one in so
 many; the pause doubles up to the last."""
-_PROBE_SHARE = 0.01
+_PROBE_SHARE = 0.004
 """Share of the time that all other probes may take: one holds up all rows, and the draft may have to read a context."""
 _FIRST_PROBES, _LEFT_OVER = 8.0, 0.5
 """Steps that the first probe may take, and what is left of them at most for a few more."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from anydraft.methods.step_times import Speed, StepTimes
 
-_WORTH_A_DOUBLING, _WORTH_MOST = 0.15, 0.3
-"""By how much more than 1 a speed-up has to be predicted before rows propose, for each doubling of them, and at most,
-where nobody takes the place of a row that ends: rows that propose end at different times, the last ones in steps that
-cost as much as any."""
-_WORTH_LEAST = 0.03
+_WORTH_A_PAIR, _WORTH_MOST = 0.15, 0.7
+"""By how much more than 1 a speed-up has to be predicted before rows propose, for each pair of them, and at most, where
+nobody takes the place of a row that ends: rows that propose end at different times, the last ones in steps that cost as
+much as any. (Four rows, predicted 1.4 to 1.6, broke even.)"""
+_WORTH_LEAST = 0.1
 """The same where every place is taken again: a wrong yes holds up all rows."""
 _REFILL_MEMORY = 0.1
 """Weight of a place that a row left in the share of those that are taken again."""
@@ -231,7 +231,7 @@ class CostModel:
         """By how much more than 1 a speed-up has to be predicted."""
         if num_rows == 1:
             return 0.0
-        closed = min(_WORTH_A_DOUBLING * math.log2(num_rows), _WORTH_MOST)
+        closed = min(_WORTH_A_PAIR * math.comb(num_rows, 2), _WORTH_MOST)
         return max((1.0 - self.refilled) * closed, _WORTH_LEAST)
 
     def least_survival(self, acceptance: float, num_rows: int, length: int, forwards: float = 1.0) -> float:

@@ -27,6 +27,8 @@ from anydraft.bench.prompts import BenchPrompt, file_prompts, packaged_prompts
 from anydraft.bench.same_output import OutputJudge
 from anydraft.cli.main import app
 from anydraft.engine import Engine, RequestStats
+from anydraft.engine.core import EngineCore
+from anydraft.engine.outputs import Delta
 from anydraft.errors import UsageError
 from anydraft.methods.costs import CostModel
 from anydraft.models.load import load_model
@@ -162,6 +164,33 @@ def test_the_command_reports_every_configuration(folders: tuple[str, str], tmp_p
     assert report["batches"][1]["rows"][0]["groups"][0]["prompts"] == ["prompts/1", "prompts/2"]
 
 
+def test_a_queue_is_given_at_once_and_runs_by_rows(
+    folders: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[tuple[int, int]] = []
+    step = EngineCore.step
+
+    def watched(core: EngineCore) -> list[Delta]:
+        deltas = step(core)
+        running.append((core.num_running, core.num_waiting))
+        return deltas
+
+    monkeypatch.setattr(EngineCore, "step", watched)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("\n".join(["one two", "def fib(n):", "three", "four five", "six"]))
+    given = f"--batch-size 2 --queue 2 --method slem --max-tokens 8 --dtype float32 --prompts {prompts}"
+    result = CliRunner().invoke(app, ["bench", *folders, *given.split(), "--json"])
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    groups = report["batches"][0]["rows"][1]["groups"]
+    assert [len(g["prompts"]) for g in groups] == [4, 1]
+    assert report["queue"] == 2
+    assert max(rows for rows, _ in running) == 2
+    assert max(waiting for _, waiting in running) == 2
+    result = CliRunner().invoke(app, ["bench", *folders, *given.split()])
+    assert "## Batch 2, 2 prompts a row in a queue" in result.stdout
+
+
 def test_transformers_assists_with_each_draft(folders: tuple[str, str], tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("def fib(n):\n")
@@ -275,6 +304,7 @@ def test_a_tie_is_named_and_so_is_what_is_none(dtype: str) -> None:
         (["--method", "magic"], "magic"),
         (["--peer", "magic"], "magic"),
         (["--batch-size", "0"], "at least 1"),
+        (["--queue", "0"], "--queue must be at least 1, got 0"),
         (["--num-prompts", "100000"], "asked for"),
         (["--num-prompts", "0"], "at least 1"),
         (["--category", "poetry"], "poetry"),

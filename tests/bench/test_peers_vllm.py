@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -103,6 +104,13 @@ def test_a_batch_is_answered_at_once_and_drafts_are_counted(models: list[LoadedM
     assert stats.prefill_time == pytest.approx(1e-6)
     assert alone.stats.num_drafts == 2
     assert alone.seconds > 0
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_with_a_queue_nobody_can_tell_when_the_prompts_were_read(models: list[LoadedModel]) -> None:
+    with closing(VllmPeer("vllm", _options(models, queue=2), models[0], None, PROMPTS, 8)) as peer:
+        assert peer.run(PROMPTS[:1], GREEDY).stats.prefill_time > 0
+        assert peer.run(PROMPTS, GREEDY).stats.prefill_time == 0
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -210,12 +218,19 @@ def test_without_vllm_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("stand_in")
 def test_what_vllm_cannot_do_is_refused() -> None:
+    def refuse(params: SamplingParams, device: str, *peers: str, **others: Any) -> None:
+        refuse_vllm_peers(BenchOptions("t", ("d",), peers=peers, **others), params, torch.device(device))
+
     sampled = SamplingParams(temperature=0.7)
-    refuse_vllm_peers(("vllm", "vllm-anydraft"), sampled, torch.device("cpu"))
+    refuse(sampled, "cpu", "vllm", "vllm-anydraft")
     with pytest.raises(UsageError, match="--temperature 0"):
-        refuse_vllm_peers(("vllm-tli",), sampled, torch.device("cpu"))
+        refuse(sampled, "cpu", "vllm-tli")
     with pytest.raises(UsageError, match="--device cpu"):
-        refuse_vllm_peers(("vllm",), GREEDY, torch.device("cuda"))
+        refuse(GREEDY, "cuda", "vllm")
+    refuse(GREEDY, "cpu", "vllm", queue=3, batch_sizes=(4,))
+    refuse(GREEDY, "cpu", "transformers", queue=3, batch_sizes=(1, 4))
+    with pytest.raises(UsageError, match=r"beside --queue 3 give one --batch-size, got 1, 4$"):
+        refuse(GREEDY, "cpu", "vllm", queue=3, batch_sizes=(1, 4))
 
 
 @pytest.mark.usefixtures("stand_in")
