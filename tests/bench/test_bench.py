@@ -176,6 +176,10 @@ def test_a_queue_is_given_at_once_and_runs_by_rows(
         return deltas
 
     monkeypatch.setattr(EngineCore, "step", watched)
+    predicted_for: set[int] = set()
+    monkeypatch.setattr(
+        "anydraft.bench.measure.predicted_speedup", lambda costs, stats, rows: predicted_for.add(rows)
+    )
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(["one two", "def fib(n):", "three", "four five", "six"]))
     given = f"--batch-size 2 --queue 2 --method slem --max-tokens 8 --dtype float32 --prompts {prompts}"
@@ -185,6 +189,7 @@ def test_a_queue_is_given_at_once_and_runs_by_rows(
     groups = report["batches"][0]["rows"][1]["groups"]
     assert [len(g["prompts"]) for g in groups] == [4, 1]
     assert report["queue"] == 2
+    assert predicted_for == {2, 1}
     assert max(rows for rows, _ in running) == 2
     assert max(waiting for _, waiting in running) == 2
     result = CliRunner().invoke(app, ["bench", *folders, *given.split()])
