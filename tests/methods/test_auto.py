@@ -285,7 +285,9 @@ def test_what_was_measured_is_forgotten_whole() -> None:
     model = costs({4: 0.1}, {1: 0.01})
     model.observe_prompt(100, 0.8)
     model.reading_time, model.tokens_read = 3.0, 2
+    model.observe_places(1, 1)
     model.clear()
+    assert model.refilled == 0.0
     assert model.reading_a_token(100, 0, None) == 0.0
     model.observe_target(1, 0.1)
     assert model.target_time(50) == pytest.approx(0.1)
