@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from anydraft.methods.base import EMPTY, Method, Prompt, Proposal, ProposalGenerator, Proposer
 from anydraft.methods.costs import Acceptance, CostModel, DraftWork
@@ -35,6 +36,9 @@ _PLAIN_FIRST = 3
 what those took."""
 _PLAIN_EVERY = 128
 """One step in so many proposes nothing, so that the cost of the target alone stays known."""
+_CAUTION = 0.1
+"""A context is read by the draft only if that would pay at an acceptance so much lower, too: texts differ, and what is
+read for a text that is accepted less is lost."""
 
 
 class Auto:
@@ -179,8 +183,10 @@ class AutoProposer:
         count = min(method.lookup.num_speculative_tokens, most)
         if costs.num_rows > 1 or costs.known(drafted=False):
             rate, rows = self._copied.rate, costs.num_rows
-            count, speedup = costs.best_length(count, rate, rows, None, max(method.copying * rows, 1.0))
-            if not count and length >= _LONG_MATCH:
+            copying = max(method.copying * rows, 1.0)
+            best_length = partial(costs.best_length, count, num_rows=rows, draft=None, proposing=copying)
+            count, speedup = best_length(rate)
+            if not count and length >= _LONG_MATCH and best_length(1.0)[0]:
                 count = self._probe(most, 0.0)
             self.decision = f"copying {count}: {speedup:.2f}x predicted"
         return Proposal(tuple(self._lookup.copy(count)), source="lookup") if count else EMPTY
@@ -229,6 +235,8 @@ class AutoProposer:
         if costs.num_rows > 1:  # the others pay for this one's drafts, and are to win by theirs
             rate = min(rate, self._all_drafted.rate)
         best, speedup = costs.best_length(most, rate, costs.num_rows, work)
+        if costs.num_rows == 1 and work.reading and not costs.best_length(most, rate - _CAUTION, 1, work)[0]:
+            best = 0
         how = f"{best}{self._how}" if best else "off"
         self.decision = f"drafting {how}: {speedup:.2f}x predicted"
         return best

@@ -133,7 +133,34 @@ def test_a_long_prompt_is_read_once_its_output_is_long() -> None:
     while not step(long).token_ids:
         emitted += 1
         long.observe([emitted])
-    assert 90 < emitted < 110, "4 s of reading, and a drafted token takes 0.06 s instead of 0.1"
+    assert 120 < emitted < 140, "4 s of reading; a drafted token takes 0.06 s instead of 0.1, or 0.069"
+
+
+def test_a_prompt_is_read_only_if_that_pays_where_less_is_accepted_too() -> None:
+    """At 0.6, the rate of old, a token takes 0.06 s and its reading 0.035; at 0.5 it takes 0.069 s."""
+    for seconds, reads in ((1.75, False), (1.4, True)):
+        auto = Auto(Lookup(), _Drafting(), costs=costs({1: 0.1, 9: 0.1}, {1: 0.01}))
+        auto.costs.tokens_read, auto.costs.reading_time = 1000, seconds
+        proposer = auto.start(Prompt(tuple(range(1000)), max_tokens=50))
+        assert auto.costs.best_length(8, 0.6, 1, DraftWork(reading=seconds / 50))[0]
+        assert bool(step(proposer).token_ids) is reads
+        assert ("off" in proposer.decision) is not reads
+    dear = Auto(Lookup(), _Drafting(), costs=costs({1: 0.1, 9: 0.1}, {1: 0.051}))
+    assert dear.costs.best_length(8, 0.5, 1, DraftWork())[0] == 0
+    proposer = dear.start(Prompt((1, 2, 3)))
+    assert step(proposer).token_ids
+    assert "off" not in proposer.decision, "nothing to read, nothing to lose"
+
+
+def test_copies_of_several_rows_are_probed_only_where_they_could_pay() -> None:
+    """One of four rows copies: at best the others wait for it no longer than they do alone."""
+    repeated = Prompt((1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5))
+    for refilled, proposed in ((0.0, 0), (1.0, 3)):
+        auto = Auto(Lookup(), _Drafting(), costs=costs({4: 0.1, 12: 0.101}, {4: 1.0}))
+        auto.costs.num_rows, auto.costs.refilled = 4, refilled
+        auto.copied.observe(100, 0)
+        row = auto.start(repeated)
+        assert len(step(row).token_ids) == proposed
 
 
 def test_least_survival_is_the_price_of_one_more_token() -> None:
