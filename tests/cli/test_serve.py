@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 
 import httpx
@@ -126,7 +127,8 @@ def test_a_run_with_its_trace(folders: tuple[str, str], tmp_path: Path) -> None:
 
 
 def test_a_chat_with_a_model_that_has_no_chat_template_is_refused(tmp_path: Path) -> None:
-    model, tokenizer = tiny.llama()
+    model, shared = tiny.llama()
+    tokenizer = deepcopy(shared)
     tokenizer.chat_template = None
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
