@@ -156,11 +156,12 @@ def _call(engine: Engine, text: str, chat: bool | None, system: str | None) -> d
     from anydraft.errors import UsageError
 
     templated = has_chat_template(engine.pair.target)
+    chat = templated if chat is None else chat
     if chat and not templated:
         raise UsageError(
             f"--chat: {engine.pair.target.name} has no chat template; leave it out, or use --raw"
         )
-    if not (templated if chat is None else chat):
+    if not chat:
         if system is not None:
             raise UsageError("--system belongs to a chat; leave out --raw, or put the text into the prompt")
         return {"prompt": text}
