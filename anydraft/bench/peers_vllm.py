@@ -111,23 +111,34 @@ class VllmPeer:
             "stop_token_ids": [] if params.ignore_eos else sorted(self._target.stop_ids),
         }
         answer = self._process.ask({"prompts": given, "params": asked})
-        outputs = tuple(map(tuple, answer["token_ids"]))
-        accepted = answer.get("num_accepted_tokens", 0)
-        stats = RequestStats(
-            method=self.name,
-            num_steps=max(sum(map(len, outputs)) - accepted, 1),
-            num_drafts=answer.get("num_drafts", 0),
-            num_draft_tokens=answer.get("num_draft_tokens", 0),
-            num_accepted_tokens=accepted,
-            accepted_per_position=answer.get("accepted_per_position", []),
-            # With a queue rows read prompts while others decode.
-            prefill_time=answer["prefill_time"] if len(prompts) <= self._rows else 0.0,
-        )
-        return Timed(answer["seconds"], outputs, stats, sum(map(len, given)))
+        return timed(self.name, given, answer, queued=len(prompts) > self._rows)
 
     def close(self) -> None:
         """End vLLM."""
         self._process.close()
+
+
+def timed(
+    name: str, prompts: Sequence[Sequence[int]], answer: Mapping[str, Any], *, queued: bool = False
+) -> Timed:
+    """A batch of ``prompts`` (ids), as a :class:`VllmProcess` answered it.
+
+    Args:
+        queued: there were more of them than rows: some read their prompts while others decode, so how long that took
+            is not known.
+    """
+    outputs = tuple(map(tuple, answer["token_ids"]))
+    accepted = answer.get("num_accepted_tokens", 0)
+    stats = RequestStats(
+        method=name,
+        num_steps=max(sum(map(len, outputs)) - accepted, 1),
+        num_drafts=answer.get("num_drafts", 0),
+        num_draft_tokens=answer.get("num_draft_tokens", 0),
+        num_accepted_tokens=accepted,
+        accepted_per_position=answer.get("accepted_per_position", []),
+        prefill_time=0.0 if queued else answer["prefill_time"],
+    )
+    return Timed(answer["seconds"], outputs, stats, sum(map(len, prompts)))
 
 
 def engine_arguments(

@@ -28,19 +28,19 @@ def in_tree_tli(draft: str, num_speculative_tokens: int) -> dict[str, Any]:
     }
 
 
-def with_plugin(draft: str, num_speculative_tokens: int, **options: Any) -> dict[str, Any]:
+def with_plugin(draft: str | None, num_speculative_tokens: int, **options: Any) -> dict[str, Any]:
     """AnyDraft inside vLLM.
 
     Args:
-        draft: named as for AnyDraft.
+        draft: named as for AnyDraft; None for methods that need none.
         options: the plugin's; None: its default.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in {"draft": draft, **options}.items() if value is not None}
     return {
         "speculative_config": {
             "method": "custom_class",
             "model": "anydraft.plugins.vllm.AnyDraftProposer",
             "num_speculative_tokens": num_speculative_tokens,
         },
-        "additional_config": {"anydraft": {"draft": draft, **given}},
+        "additional_config": {"anydraft": given},
     }
