@@ -16,7 +16,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -30,20 +30,22 @@ from anydraft.bench.markdown import table
 from anydraft.bench.measure import Series, Timed, measure
 from anydraft.bench.peers_vllm import VllmProcess, environment, timed
 from anydraft.bench.prompts import BenchPrompt, packaged_prompts
+from anydraft.bench.serve_all import target_ids
 from anydraft.bench.vllm_drafting import in_tree_tli, with_plugin
+from anydraft.errors import AnyDraftError
 from anydraft.models.describe import ModelInfo, describe_model
 from anydraft.models.locate import locate
 from anydraft.rules.params import SamplingParams
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
 SMOLLM2, GEMMA = "smollm2-135m-instruct", "gemma-3-270m"
-ALONE, CONTROL = "AR", "AR, again"
+ALONE, CONTROL, IN_TREE = "AR", "AR, again", "in-tree TLI"
 
 CONFIGURATIONS: dict[str, Callable[[int], dict[str, Any]]] = {
     ALONE: lambda num_speculative_tokens: {},
     CONTROL: lambda num_speculative_tokens: {},
-    "in-tree TLI <- SmolLM2": partial(in_tree_tli, SMOLLM2),
-    "in-tree TLI <- Gemma-3": partial(in_tree_tli, GEMMA),
+    f"{IN_TREE} <- SmolLM2": partial(in_tree_tli, SMOLLM2),
+    f"{IN_TREE} <- Gemma-3": partial(in_tree_tli, GEMMA),
     "lookup": partial(with_plugin, None, method="lookup"),
     **{
         f"{method} <- {short}{', ' + weights if weights else ''}": partial(
@@ -59,14 +61,14 @@ CONFIGURATIONS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class InVllm:
-    """A configuration in its process; ``ids`` turns prompts into the target's ids."""
+    """A configuration in its process."""
 
     name: str
     process: VllmProcess
-    ids: Callable[[BenchPrompt], list[int]]
+    target: ModelInfo
 
     def run(self, prompts: Sequence[BenchPrompt], params: SamplingParams) -> Timed:
-        given = [self.ids(prompt) for prompt in prompts]
+        given = [target_ids(self.target, prompt) for prompt in prompts]
         asked = {"temperature": 0.0, "max_tokens": params.max_tokens, "ignore_eos": params.ignore_eos}
         return timed(self.name, given, self.process.ask({"prompts": given, "params": asked}))
 
@@ -87,21 +89,35 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("vllm_plugin.json"))
     parser.add_argument("--ties", action="store_true", help="measure nothing; explain differences in --out")
     options = parser.parse_args()
-    if options.ties:
-        print("\n".join(ties(options, read(options.out))))
-        return
+    if ALONE not in options.only:
+        parser.error(f'--only must name "{ALONE}": all are compared with it')
     results = read(options.out)
-    for batch, series in side_by_side(options):
-        alone = next((s for s in series if s.name == ALONE), series[0])
-        for one in series:
-            results.setdefault(f"batch {batch}", {})[one.name] = result(one, alone)
-        options.out.write_text(json.dumps(results))
+    if any("alone" not in r for batch in results.values() for r in batch.values()):
+        parser.error(f"{options.out} is not of this script; give another --out")
+    if options.ties:
+        print("\n".join(ties(options, results)))
+        return
+    try:
+        for batch, series in side_by_side(options):
+            by_name = {one.name: one for one in series}
+            for name, one in by_name.items():
+                in_tree = by_name.get(f"{IN_TREE} <- {drafter(name)}")
+                kept = result(one, by_name[ALONE], in_tree)
+                results.setdefault(f"batch {batch}", {})[name] = kept
+            options.out.write_text(json.dumps(results))
+    except AnyDraftError as error:
+        parser.exit(error.exit_code, f"{error}\n")
     print(f"{machine_card()}\n")
     for name, batch_results in results.items():
         print(f"{name[0].upper()}{name[1:]}\n\n{report(batch_results)}\n")
 
 
-def side_by_side(options: argparse.Namespace) -> list[tuple[int, list[Series]]]:
+def drafter(name: str) -> str:
+    """Of a configuration: "SmolLM2" of "auto <- SmolLM2, int8"."""
+    return name.partition(" <- ")[2].partition(",")[0]
+
+
+def side_by_side(options: argparse.Namespace) -> Iterator[tuple[int, list[Series]]]:
     """The series of each batch size; all processes are alive from the first batch to the last."""
     info = describe_model(options.target)
     prompts = packaged_prompts(options.num_prompts)
@@ -112,8 +128,9 @@ def side_by_side(options: argparse.Namespace) -> list[tuple[int, list[Series]]]:
             progress(f"starting {name}")
             process = VllmProcess(name, arguments(name, options), environment(options.num_threads))
             stack.callback(process.close)
-            running.append(InVllm(name, process, partial(chat, info)))
-        return [(batch, measure(running, prompts, params, batch, progress)) for batch in options.batch_size]
+            running.append(InVllm(name, process, info))
+        for batch in options.batch_size:
+            yield batch, measure(running, prompts, params, batch, progress)
 
 
 def arguments(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -131,25 +148,15 @@ def arguments(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def chat(info: ModelInfo, prompt: BenchPrompt) -> list[int]:
-    if prompt.messages is None:
-        return list(info.hf_tokenizer.encode(prompt.text))
-    messages = [dict(m) for m in prompt.messages]
-    return list(
-        info.hf_tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-    )
-
-
-def result(series: Series, alone: Series) -> dict[str, Any]:
-    """What is kept of a series: its numbers, and AR's of the same call."""
+def result(series: Series, alone: Series, in_tree: Series | None) -> dict[str, Any]:
+    """What is kept of a series: its numbers, and those over AR and in-tree TLI of the same call."""
     stats = series.stats
     return {
         "outputs": series.outputs,
         "alone": alone.outputs,
         "seconds": [run.seconds for run in series.runs],
         "ratios": series.ratios(alone),
+        "over_in_tree": series.ratios(in_tree) if in_tree else None,
         "all": series.tokens_per_second / alone.tokens_per_second,
         "tokens_per_second": series.tokens_per_second,
         "acceptance_rate": stats.acceptance_rate if stats.num_draft_tokens else None,
@@ -169,36 +176,42 @@ def report(results: dict[str, Any]) -> str:
                 f"{r['all']:.2f}",
                 f"{statistics.median(r['ratios']):.2f}",
                 f"{min(r['ratios']):.2f}",
+                f"{statistics.median(r['over_in_tree']):.2f}" if r["over_in_tree"] else "-",
                 "-" if rate is None else f"{100 * rate:.0f} %",
                 f"{r['acceptance_length']:.2f}",
                 f"{same} of {len(r['outputs'])}",
             )
         )
-    header = ["configuration", "tok/s", "over AR, all", "median", "least", "acceptance rate", "tokens a step"]
-    return table([*header, "same as AR"], rows, "lrrrrrrr")
+    header = ["configuration", "tok/s", "over AR, all", "median", "least", "over in-tree TLI, median"]
+    return table([*header, "acceptance rate", "tokens a step", "same as AR"], rows, "lrrrrrrrr")
 
 
 def ties(options: argparse.Namespace, results: dict[str, Any]) -> list[str]:
-    """For each output that differs from AR's, the gap of the target's best logit and the one that was taken there."""
+    """For each output that differs from AR's, the gap of the target's best logit and the one that was taken there.
+
+    ``--target`` and ``--num-prompts`` as they were measured.
+    """
+    os.environ.update(environment(options.num_threads))
     from vllm import LLM, SamplingParams
 
-    os.environ.update(environment(options.num_threads))
     llm = LLM(**arguments(ALONE, options))
     info = describe_model(options.target)
-    given = [chat(info, prompt) for prompt in packaged_prompts(options.num_prompts)]
+    given = [target_ids(info, prompt) for prompt in packaged_prompts(options.num_prompts)]
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=5)
     lines = []
     for batch, batch_results in results.items():
         for name, r in batch_results.items():
-            for i, (a, b) in enumerate(zip(r["alone"], r["outputs"], strict=True)):
+            for i, (prompt, a, b) in enumerate(zip(given, r["alone"], r["outputs"], strict=True)):
                 at = next((j for j, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+                where = f"{name}, {batch}, prompt {i + 1}"
                 if at is None:
+                    lines += [f"{where}: {len(b)} tokens, AR {len(a)}"] if len(a) != len(b) else []
                     continue
-                ids = [*given[i], *a[:at]]
+                ids = [*prompt, *a[:at]]
                 output = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)[0]
                 logprobs = {t: entry.logprob for t, entry in output.outputs[0].logprobs[0].items()}
                 gap = abs(logprobs.get(a[at], -99.0) - logprobs.get(b[at], -99.0))
-                lines.append(f"{name}, {batch}, prompt {i + 1}, token {at + 1}: {gap:.3f} apart")
+                lines.append(f"{where}, token {at + 1}: {gap:.3f} apart")
     return lines
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 
-TEXT = string.ascii_lowercase + string.ascii_uppercase
+TEXT = string.ascii_letters + string.digits + string.punctuation
 """No character twice, so no token either: each has one that follows it, and the last one is followed by the first."""
 _PEAK = 30.0
 """Logit of the token that follows; those of others are about normal."""
@@ -36,6 +36,11 @@ class Shape:
     num_key_value_heads: int
     max_position_embeddings: int = 2048
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """As a config takes them."""
+        return {name: value for name, value in vars(self).items() if name != "name"}
+
 
 QWEN_7B = Shape("7B (of Qwen2.5)", 152064, 3584, 18944, 28, 28, 4)
 QWEN_1_5B = Shape("1.5B (of Qwen2.5)", 151936, 1536, 8960, 28, 12, 2)
@@ -45,9 +50,9 @@ SMALL, SMALLER = Shape("small", 600, 128, 256, 2, 4, 2), Shape("smaller", 600, 6
 
 
 def spelling_model(shape: Shape, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A Llama that spells :data:`TEXT` over and over from wherever a prompt ends in it."""
+    """A Llama that spells :data:`TEXT` over and over, from the end of any token in it."""
     config = transformers.LlamaConfig(
-        **{name: value for name, value in vars(shape).items() if name != "name"},
+        **shape.sizes,
         tie_word_embeddings=False,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -68,11 +73,6 @@ def spelling_model(shape: Shape, tokenizer: Any, device: torch.device, dtype: to
         for token, following in set(pairwise(ids)):
             head[following] = embedding[token] * (_PEAK / shape.hidden_size)
     return model
-
-
-def prompt(length: int) -> str:
-    """A text of so many characters that the models go on with."""
-    return (TEXT * (1 + length // len(TEXT)))[:length]
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class VllmPeer:
         longest = max(len(target_ids(target, prompt)) for prompt in prompts)
         length = target.max_context if max_tokens is None else longest + max_tokens
         arguments = engine_arguments(kind, options, target, draft, length)
-        self._process = VllmProcess(kind, arguments, environment(torch.get_num_threads()))
+        self._process = VllmProcess(f"--peer {kind}", arguments, environment(torch.get_num_threads()))
 
     def run(self, prompts: Sequence[BenchPrompt], params: SamplingParams) -> Timed:
         given = [list(target_ids(self._target, prompt)) for prompt in prompts]
@@ -217,12 +217,15 @@ class VllmProcess:
     answer, on the cores that the next configuration is measured on. Where this process dies of a sudden, the system
     sends the stopped group, which is then an orphan, SIGHUP.
 
+    Args:
+        name: says in errors which one failed.
+
     Raises:
         AnyDraftError: vLLM does not start with ``arguments``.
     """
 
-    def __init__(self, kind: str, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        self._kind = kind
+    def __init__(self, name: str, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self._name = name
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (open until close)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "anydraft.bench.vllm_worker"],
@@ -261,7 +264,7 @@ class VllmProcess:
         answer: dict[str, Any] = json.loads(line) if line else {"error": "it ended"}
         if "error" in answer:
             raise AnyDraftError(
-                f"vLLM failed (--peer {self._kind}): {self._root_cause() or answer['error']}; leave this peer out"
+                f"vLLM failed ({self._name}): {self._root_cause() or answer['error']}; leave it out"
             )
         return answer
 

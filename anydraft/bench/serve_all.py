@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from anydraft.bench.prompts import BenchPrompt
 from anydraft.engine.engine import Engine
 from anydraft.engine.outputs import GenerationResult
-from anydraft.engine.prompts import chat_ids, has_chat_template, prompt_ids
+from anydraft.engine.prompts import Tokenized, chat_ids, has_chat_template, prompt_ids
 from anydraft.errors import UsageError
-from anydraft.models.load import LoadedModel
 from anydraft.rules.params import SamplingParams
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total)."""
 
 
-def target_ids(target: LoadedModel, prompt: BenchPrompt) -> tuple[int, ...]:
+def target_ids(target: Tokenized, prompt: BenchPrompt) -> tuple[int, ...]:
     """A prompt in the target's ids: through the chat template where it is a conversation and the target has one."""
     if prompt.messages is not None and has_chat_template(target):
         return chat_ids(target, prompt.messages)

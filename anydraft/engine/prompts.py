@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from anydraft.errors import UsageError
-from anydraft.models.load import LoadedModel
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
 
 
-def prompt_ids(model: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, ...]:
+class Tokenized(Protocol):
+    """What is asked here of a model, loaded or only described."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def hf_tokenizer(self) -> Any: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+
+def prompt_ids(model: Tokenized, prompt: str | Sequence[int]) -> tuple[int, ...]:
     """Ids of a raw prompt as Transformers encodes it: BOS if the tokenizer adds one, control tokens recognised.
 
     Raises:
@@ -38,7 +50,7 @@ def prompt_ids(model: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, ..
     return tuple(ids)
 
 
-def chat_ids(model: LoadedModel, conversation: Conversation) -> tuple[int, ...]:
+def chat_ids(model: Tokenized, conversation: Conversation) -> tuple[int, ...]:
     """Ids of a conversation in the model's own chat template, ready for the assistant's turn.
 
     Raises:
@@ -56,7 +68,7 @@ def chat_ids(model: LoadedModel, conversation: Conversation) -> tuple[int, ...]:
     return tuple(int(i) for i in ids)
 
 
-def draft_chat_ids(model: LoadedModel, conversation: Conversation) -> tuple[int, ...] | None:
+def draft_chat_ids(model: Tokenized, conversation: Conversation) -> tuple[int, ...] | None:
     """The draft's own rendering of the same conversation; None where it has no template or refuses this one
     (the draft then sees the target's text)."""
     if not has_chat_template(model):
@@ -67,7 +79,7 @@ def draft_chat_ids(model: LoadedModel, conversation: Conversation) -> tuple[int,
         return None
 
 
-def has_chat_template(model: LoadedModel) -> bool:
+def has_chat_template(model: Tokenized) -> bool:
     return bool(getattr(model.hf_tokenizer, "chat_template", None))
 
 

@@ -168,8 +168,8 @@ def test_ctrl_c_in_the_middle_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(("mode", "said"), [("fails", "ValueError: the real reason"), ("dies", "it ended")])
 def test_what_vllm_fails_of_is_said(mode: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN", mode)
-    with pytest.raises(AnyDraftError, match=f"--peer vllm.: {said}; leave this peer out"):
-        VllmProcess("vllm", {}, environment(1))
+    with pytest.raises(AnyDraftError, match=f"--peer vllm.: {said}; leave it out"):
+        VllmProcess("--peer vllm", {}, environment(1))
 
 
 def test_as_many_threads_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import anydraft
-from anydraft.models.graphs import Recording
-from scripts import gpu_check, spelling_models
+from anydraft.models.graphs import Recording, StepGraphs
+from scripts import gpu_check, gpu_check_hosts, spelling_models
 from tests import tiny
 from tests.models import tape
 
@@ -23,10 +23,10 @@ def test_what_needs_no_host_passes_on_a_cpu(part: str) -> None:
     assert gpu_check.PARTS[part](CPU) == []
 
 
-def test_a_target_spells_on_from_wherever_the_prompt_ends() -> None:
+def test_a_target_spells_on_from_the_end_of_a_token() -> None:
     tokenizer = tiny.byte_level()
     model = spelling_models.spelling_model(spelling_models.SMALL, tokenizer, CPU, torch.bfloat16)
-    params = anydraft.SamplingParams(temperature=0, max_tokens=60)
+    params = anydraft.SamplingParams(temperature=0, max_tokens=120)
     (result,) = anydraft.Engine((model, tokenizer), method="none").generate(
         [spelling_models.TEXT[:-3]], params
     )
@@ -60,7 +60,7 @@ def test_a_draft_that_is_not_accepted_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(gpu_check, "spelling_model", mute)
     wrong = gpu_check.check_shapes(CPU)
-    assert [w.split(" are accepted")[0] for w in wrong] == ["1 rows: slem's drafts", "4 rows: slem's drafts"]
+    assert [w.split(" bring")[0] for w in wrong] == ["1 rows: slem's drafts", "4 rows: slem's drafts"]
 
 
 class _Refusing:
@@ -68,29 +68,36 @@ class _Refusing:
         raise RuntimeError("no")
 
 
-class _Frozen:
-    """Its replays leave what the first call gave."""
+def test_steps_that_are_not_captured_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "TapeRecorder", _Refusing)
+    wrong = gpu_check.check_graphs(CPU)
+    assert [w.split(": ")[1] for w in wrong] == ["not captured"] * 4
 
-    def record(self, call: Callable[[], torch.Tensor]) -> Recording:
-        return Recording(call(), lambda: None)
 
+def test_replays_at_a_wrong_position_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = StepGraphs.forward
 
-@pytest.mark.parametrize(("recorder", "found"), [(_Refusing, "not captured"), (_Frozen, "other ids")])
-def test_steps_that_are_not_captured_or_give_other_ids_are_found(
-    recorder: type, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tape, "TapeRecorder", recorder)
+    def behind(self: Any, first_row: int, ids: Any, starts: Any, only: Any) -> Any:
+        return replay(self, first_row, ids, [start - 1 for start in starts], only)
+
+    monkeypatch.setattr(StepGraphs, "forward", behind)
     wrong = gpu_check.check_graphs(CPU)
     assert len(wrong) == 4
-    assert {w.split(": ")[1] for w in wrong} == {found}
+    assert all("logits are off by" in w for w in wrong)
 
 
-def test_a_host_that_writes_another_text_is_found() -> None:
-    def run(folder: Path, drafting: str | None) -> Any:
-        assert (folder / "target" / "config.json").exists() and (folder / "draft" / "tokenizer.json").exists()
-        return {"outputs": [[1 if drafting == "tli" else 0]], "steps": [16]}
+def test_a_host_that_writes_another_text_or_accepts_little_is_found() -> None:
+    def run(folder: Path, target: str, method: str | None) -> Any:
+        for name in ("spelling", "draft", "random"):
+            assert {"config.json", "tokenizer.json", "model.safetensors"} <= {
+                file.name for file in (folder / name).iterdir()
+            }
+        return {"outputs": [[1 if method == "tli" else 0]], "accepted": 0.5 if target == "random" else 0.9}
 
-    assert gpu_check.same_in_host(CPU, run, ("slem", "tli")) == ["tli writes another text"]
+    assert gpu_check_hosts.texts_and_acceptance(CPU, run, ("slem", "tli"), ("standard", 0.6)) == [
+        "spelling target: tli writes another text",
+        "random target: standard's drafts are accepted 0.50 of the time",
+    ]
 
 
 def test_a_part_that_takes_too_long_or_fails_has_not_passed(capfd: pytest.CaptureFixture[str]) -> None:
@@ -108,3 +115,14 @@ def test_without_a_gpu_it_says_so(
     monkeypatch.setattr("sys.argv", ["gpu_check"])
     assert gpu_check.main() == 1
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_a_part_that_was_asked_for_and_is_not_here_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check, "lacking", lambda part: "it is not installed" if part == "vllm" else None)
+    monkeypatch.setattr(gpu_check, "passed", lambda part, device, seconds: True)
+    for given, code in ((["--only", "vllm"], 1), (["--only", "methods"], 0), ([], 0)):
+        monkeypatch.setattr("sys.argv", ["gpu_check", "--device", "cpu", *given])
+        assert gpu_check.main() == code
+    assert capsys.readouterr().out.count("vllm: not checked: it is not installed") == 2

@@ -1,0 +1,1 @@
+"""Tools of this repository; see each one's first lines."""
