@@ -10,7 +10,7 @@ from typing import Any
 
 from anydraft.engine import Delta, Engine, RequestStats
 from anydraft.engine.pieces import Piece, Pieces
-from anydraft.engine.prompts import has_chat_template
+from anydraft.engine.prompts import require_chat_template
 from anydraft.errors import UsageError
 from anydraft.rules.params import SamplingParams
 
@@ -46,10 +46,7 @@ class Conversation:
     """
 
     def __init__(self, engine: Engine, params: SamplingParams, system: str | None = None) -> None:
-        if not has_chat_template(engine.pair.target):
-            raise UsageError(
-                f"{engine.pair.target.name} has no chat template, so it cannot chat; use anydraft run --raw"
-            )
+        require_chat_template(engine.pair.target, "use anydraft run --raw")
         self._engine = engine
         self._params = params
         self._system = system

@@ -152,15 +152,13 @@ def _write(path: Path, page: str) -> None:
 
 def _call(engine: Engine, text: str, chat: bool | None, system: str | None) -> dict[str, Any]:
     """The prompt or the messages to generate for."""
-    from anydraft.engine.prompts import has_chat_template
+    from anydraft.engine.prompts import has_chat_template, require_chat_template
     from anydraft.errors import UsageError
 
-    templated = has_chat_template(engine.pair.target)
-    chat = templated if chat is None else chat
-    if chat and not templated:
-        raise UsageError(
-            f"--chat: {engine.pair.target.name} has no chat template; leave it out, or use --raw"
-        )
+    if chat:
+        require_chat_template(engine.pair.target, "leave out --chat, or use --raw")
+    elif chat is None:
+        chat = has_chat_template(engine.pair.target)
     if not chat:
         if system is not None:
             raise UsageError("--system belongs to a chat; leave out --raw, or put the text into the prompt")

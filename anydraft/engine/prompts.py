@@ -57,8 +57,7 @@ def chat_ids(model: Tokenized, conversation: Conversation) -> tuple[int, ...]:
         UsageError: malformed messages, or a model without a chat template.
     """
     check_messages(conversation)
-    if not has_chat_template(model):
-        raise UsageError(f"{model.name} has no chat template; pass a raw prompt instead of messages")
+    require_chat_template(model, "pass a raw prompt instead of messages")
     try:
         ids = model.hf_tokenizer.apply_chat_template(
             [dict(m) for m in conversation], add_generation_prompt=True, tokenize=True, return_dict=False
@@ -81,6 +80,12 @@ def draft_chat_ids(model: Tokenized, conversation: Conversation) -> tuple[int, .
 
 def has_chat_template(model: Tokenized) -> bool:
     return bool(getattr(model.hf_tokenizer, "chat_template", None))
+
+
+def require_chat_template(model: Tokenized, otherwise: str) -> None:
+    """Raise UsageError if ``model`` has no chat template; ``otherwise``: what to do then."""
+    if not has_chat_template(model):
+        raise UsageError(f"{model.name} has no chat template; {otherwise}")
 
 
 def check_messages(conversation: Conversation) -> None:
