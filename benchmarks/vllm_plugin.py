@@ -28,13 +28,12 @@ from own_process import read
 from anydraft.bench.bench import machine_card
 from anydraft.bench.markdown import table
 from anydraft.bench.measure import Series, Timed, measure
-from anydraft.bench.peers_vllm import VllmProcess, environment, timed
+from anydraft.bench.peers_vllm import VllmProcess, environment, plain_arguments, timed
 from anydraft.bench.prompts import BenchPrompt, packaged_prompts
 from anydraft.bench.serve_all import target_ids
 from anydraft.bench.vllm_drafting import in_tree_tli, with_plugin
 from anydraft.errors import AnyDraftError
 from anydraft.models.describe import ModelInfo, describe_model
-from anydraft.models.locate import locate
 from anydraft.rules.params import SamplingParams
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
@@ -134,18 +133,9 @@ def side_by_side(options: argparse.Namespace) -> Iterator[tuple[int, list[Series
 
 
 def arguments(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "model": str(locate(options.target)),
-        "dtype": "bfloat16",
-        "max_model_len": 1024,
-        "max_num_seqs": max(options.batch_size),
-        "max_num_batched_tokens": 1024 * max(options.batch_size),
-        "kv_cache_memory_bytes": 512 << 20,
-        "enforce_eager": True,
-        "enable_prefix_caching": False,
-        "disable_log_stats": False,
-        **CONFIGURATIONS[name](options.num_speculative_tokens),
-    }
+    rows = max(options.batch_size)
+    plain = plain_arguments(options.target, "bfloat16", rows=rows, length=1024, kv_bytes=512 << 20)
+    return plain | CONFIGURATIONS[name](options.num_speculative_tokens)
 
 
 def result(series: Series, alone: Series, in_tree: Series | None) -> dict[str, Any]:

@@ -25,25 +25,21 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from scripts.gpu_check_hosts import check_sglang, check_vllm
-from scripts.spelling_models import QWEN_7B, SMALL, SMALLER, SMOLLM2_135M, TEXT, spelling_model
+from scripts.gpu_check_hosts import ROOT, check_sglang, check_vllm
+from scripts.spelling_models import QWEN_7B, SMALL, SMALLER, SMOLLM2_135M, STARTS, K, spelling_model
 from tests import tiny
+from tests.plugins.own_session import NoResultError
 
 LIMIT = 450.0
 """Seconds for everything."""
 _SECONDS_TO_END = 15
 MAX_TOKENS = 60
-K = 4
-PROMPTS = (28, 24, 20, 16)
-"""Characters of each row's prompt; with ``MAX_TOKENS`` more nothing is said twice, so that auto has nothing to copy."""
 _LEAST_GIB = 20
-ROOT = Path(__file__).parents[1]
 
 
 def main() -> int:
@@ -62,7 +58,10 @@ def main() -> int:
     device = torch.device(options.device)
     if options.part:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what a part started ends with it
-        return report(options.part, PARTS[options.part](device))
+        try:
+            return report(options.part, PARTS[options.part](device))
+        except NoResultError as error:
+            return report(options.part, [str(error)])
     name = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"device: {name}, torch {torch.__version__}", flush=True)
     until = time.monotonic() + options.limit
@@ -192,8 +191,8 @@ def check_shapes(device: torch.device) -> list[str]:
     engine = anydraft.Engine(*models, method="slem", device=device.type)
     params = anydraft.SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
     wrong = []
-    for rows in (1, len(PROMPTS)):
-        texts = [TEXT[:length] for length in PROMPTS[:rows]]
+    for rows in (1, len(STARTS)):
+        texts = list(STARTS[:rows])
         alone: dict[str, Any] = {}
         for method in ("none", "slem", "auto"):
             configured = engine.with_method(method, num_speculative_tokens=K, max_num_seqs=rows)

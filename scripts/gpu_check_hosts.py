@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,19 +14,19 @@ from typing import Any
 import torch
 import transformers
 
-from scripts.spelling_models import QWEN_1_5B, SMALL, SMALLER, SMOLLM2_135M, TEXT, spelling_model
+from scripts.spelling_models import QWEN_1_5B, SMALL, SMALLER, SMOLLM2_135M, STARTS, K, spelling_model
 from tests import tiny
+from tests.plugins.own_session import in_own_session, result_of
 
 MAX_TOKENS = 48
-K = 4
-PROMPTS = (28, 24, 20, 16)
-"""Characters of each row's prompt."""
+_LONGEST = 280.0
+"""Seconds that one engine may take."""
 _MOST = 0.8
 """Share of the draft tokens that is accepted at least, where nearly all should be."""
 _SOME = 0.15
 """The same of a random model that drafts for itself in SGLang's slots, where a draft does not see a prompt's first
 token: 0.26 on a CPU. (One that reads the text split anew, which is another context: 0.08.)"""
-_ROOT = str(Path(__file__).parents[1])
+ROOT = Path(__file__).parents[1]
 
 Run = Callable[[Path, str, str | None], Mapping[str, Any]]
 """From a folder of models, the target's name in it and a method (None: no draft) to what the host wrote and counted."""
@@ -46,8 +43,7 @@ def check_vllm(device: torch.device) -> list[str]:
     def run(folder: Path, target: str, method: str | None) -> Any:
         plugin = with_plugin(draft_of(folder, target), K, method=method) if method else {}
         given = {"model": str(folder / target), "dtype": dtype_of(target), **common, **plugin}
-        done = run_vllm.start(given, prompts(), max_tokens=MAX_TOKENS)
-        found = marked(done.stdout, done.stdout + done.stderr, run_vllm.MARK)
+        found = result_of(run_vllm.start(given, prompts(), max_tokens=MAX_TOKENS))
         counters = found["counters"]
         drafted, accepted = (
             counters.get(f"spec_decode_num_{kind}_tokens", 0) for kind in ("draft", "accepted")
@@ -81,20 +77,7 @@ def check_sglang(device: torch.device) -> list[str]:
         variables = {"ANYDRAFT_TLI_CONTEXT": "last"} if target == "random" and method else {}
         arguments = {"engine": given, "prompts": prompts(), "max_tokens": MAX_TOKENS}
         command = [sys.executable, "-W", "ignore", run_sglang.__file__, json.dumps(arguments)]
-        process = subprocess.Popen(
-            command,
-            env=environment | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            said, _ = process.communicate()
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # SGLang's own processes too
-                os.killpg(process.pid, signal.SIGKILL)
-        found = marked(said, said, run_sglang.MARK)
+        found = result_of(in_own_session(command, environment | variables, _LONGEST))
         tokens = MAX_TOKENS * len(found["outputs"]) / max(sum(found["steps"]), 1)
         return {"outputs": found["outputs"], "accepted": (tokens - 1) / K}
 
@@ -153,16 +136,9 @@ def dtype_of(target: str) -> str:
 
 
 def prompts() -> list[list[int]]:
-    return [tiny.byte_level().encode(TEXT[:length]) for length in PROMPTS]
-
-
-def marked(output: str, said: str, mark: str) -> Any:
-    found = [line.removeprefix(mark) for line in output.splitlines() if line.startswith(mark)]
-    if not found:
-        raise SystemExit(f"the host did not come to its end:\n{said[-3000:]}")
-    return json.loads(found[0])
+    return [tiny.byte_level().encode(start) for start in STARTS]
 
 
 def _python_path(more: str = "") -> str:
     """With this repository first: AnyDraft need not be installed."""
-    return os.pathsep.join(path for path in (_ROOT, more or os.environ.get("PYTHONPATH", "")) if path)
+    return os.pathsep.join(path for path in (str(ROOT), more or os.environ.get("PYTHONPATH", "")) if path)

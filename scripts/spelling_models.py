@@ -19,6 +19,10 @@ import transformers
 
 TEXT = string.ascii_letters + string.digits + string.punctuation
 """No character twice, so no token either: each has one that follows it, and the last one is followed by the first."""
+STARTS = tuple(TEXT[:length] for length in (28, 24, 20, 16))
+"""Prompts, a row each. With some sixty tokens more nothing is said twice, so that auto has nothing to copy."""
+K = 4
+"""Draft tokens a step."""
 _PEAK = 30.0
 """Logit of the token that follows; those of others are about normal."""
 

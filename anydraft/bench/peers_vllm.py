@@ -157,24 +157,39 @@ def engine_arguments(
     count = options.num_speculative_tokens or _DRAFT_TOKENS
     length = min(length + count + 1, target.max_context)
     slot_bytes = _slot_bytes(target) + (_slot_bytes(draft) if kind == TLI and draft is not None else 0)
-    arguments: dict[str, Any] = {
-        "model": str(locate(options.target)),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "max_model_len": length,
-        "max_num_seqs": rows,
-        "max_num_batched_tokens": max(rows * length, 2048),
-        # Twice: blocks are filled in part, and layers of different shapes share blocks of one size.
-        "kv_cache_memory_bytes": max(2 * rows * (length + _BLOCK) * slot_bytes, _LEAST_KV_BYTES),
-        "enforce_eager": True,
-        "enable_prefix_caching": False,
-        "disable_log_stats": False,
-    }
+    # Twice: blocks are filled in part, and layers of different shapes share blocks of one size.
+    kv_bytes = max(2 * rows * (length + _BLOCK) * slot_bytes, _LEAST_KV_BYTES)
+    arguments = plain_arguments(
+        options.target, str(target.dtype).removeprefix("torch."), rows=rows, length=length, kv_bytes=kv_bytes
+    )
     if kind == TLI:
         arguments |= in_tree_tli(options.drafts[0], count)
     if kind == PLUGIN:
         weights = {"auto": "int8", "none": None}.get(options.draft_quantization, options.draft_quantization)
         arguments |= with_plugin(options.drafts[0], count, quantization=weights)
     return arguments
+
+
+def plain_arguments(target: str, dtype: str, *, rows: int, length: int, kv_bytes: int) -> dict[str, Any]:
+    """Of ``vllm.LLM`` without a draft, to be timed: no prompt comes from a cache of prefixes, and all are read at once.
+
+    Args:
+        target: named as for AnyDraft.
+        rows: requests that run at once.
+        length: tokens of the longest request.
+        kv_bytes: of the cache.
+    """
+    return {
+        "model": str(locate(target)),
+        "dtype": dtype,
+        "max_model_len": length,
+        "max_num_seqs": rows,
+        "max_num_batched_tokens": max(rows * length, 2048),
+        "kv_cache_memory_bytes": kv_bytes,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
+    }
 
 
 def _slot_bytes(model: LoadedModel) -> int:

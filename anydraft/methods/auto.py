@@ -236,7 +236,8 @@ class AutoProposer:
             rate = min(rate, self._all_drafted.rate)
         best, speedup = costs.best_length(most, rate, costs.num_rows, work)
         if best and work.reading and costs.num_rows == 1:
-            best = best if costs.best_length(most, rate - _CAUTION, 1, work)[0] else 0
+            if not costs.best_length(most, rate - _CAUTION, 1, work)[0]:
+                best = 0
         how = f"{best}{self._how}" if best else "off"
         self.decision = f"drafting {how}: {speedup:.2f}x predicted"
         return best

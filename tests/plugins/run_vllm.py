@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -33,20 +31,11 @@ def start(
         "max_tokens": max_tokens,
         "sampling": sampling or {"temperature": 0},
     }
-    process = subprocess.Popen(
-        [sys.executable, __file__, json.dumps(given)],
-        env=dict(os.environ) | ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=280)
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # vLLM's own processes too
-            os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    # Not at the top: as a script this file sees no other of the tests.
+    from tests.plugins.own_session import in_own_session
+
+    command = [sys.executable, __file__, json.dumps(given)]
+    return in_own_session(command, dict(os.environ) | ENVIRONMENT, 280)
 
 
 def main() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.plugins.own_session import in_own_session, result_of
 from tests.plugins.sglang_cpu import ENGINE, environment
 from tests.plugins.sglang_server import MAX_TOKENS, Completions, prompts
 
@@ -31,16 +31,8 @@ def run(folders: dict[str, str], algorithm: str, draft: str, **variables: str) -
     }
     script = Path(__file__).with_name("run_sglang.py")
     arguments = {"engine": ENGINE | drafting, "prompts": prompts(), "max_tokens": MAX_TOKENS}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), json.dumps(arguments)],
-        env=environment() | variables,
-        capture_output=True,
-        text=True,
-        timeout=580,
-    )
-    marked = [line for line in done.stdout.splitlines() if line.startswith("result: ")]
-    assert marked, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(marked[0].removeprefix("result: "))
+    command = [sys.executable, "-W", "ignore", str(script), json.dumps(arguments)]
+    result: dict[str, Any] = result_of(in_own_session(command, environment() | variables, 580))
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.plugins.own_session import in_own_session, result_of
 from tests.plugins.sglang_cpu import ENGINE, environment
 from tests.plugins.sglang_server import Completions, completions, flags, server
 
@@ -116,16 +116,8 @@ def test_what_cannot_work_is_refused_before_the_target_is_loaded(folders: dict[s
             arguments["speculative_draft_model_path"] = folders.get(draft, draft)
         launches.append({"arguments": flags(**arguments), "environment": variables})
     script = Path(__file__).with_name("launch_sglang.py")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), json.dumps(launches)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=580,
-    )
-    marked = [line for line in done.stdout.splitlines() if line.startswith("result: ")]
-    assert marked, done.stderr[-3000:]
-    results = json.loads(marked[0].removeprefix("result: "))
+    command = [sys.executable, "-W", "ignore", str(script), json.dumps(launches)]
+    results = result_of(in_own_session(command, environment(), 580))
     for (name, _, _, said), result in zip(REFUSED, results, strict=True):
         told = [line for line in result["output"].splitlines() if line.startswith("error: ")]
         assert result["code"] == 1, (name, result)

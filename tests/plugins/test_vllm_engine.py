@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,7 +15,8 @@ from anydraft.bench.frequencies import holm
 from anydraft.bench.verify_sampling import all_tests, groups_of
 from tests import tiny
 from tests.plugins.conftest import SIZES
-from tests.plugins.run_vllm import MARK, start
+from tests.plugins.own_session import result_of
+from tests.plugins.run_vllm import start
 
 pytestmark = [
     pytest.mark.vllm,
@@ -69,10 +69,7 @@ def run(
         }
         settings["additional_config"] = {"anydraft": plugin}
     done = start(settings, prompts, max_tokens=max_tokens, sampling=sampling)
-    marked = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    said = (done.stdout + done.stderr).splitlines()  # the log goes to stdout
-    assert marked, "\n".join(line for line in said if "Error" in line)
-    result: dict[str, Any] = json.loads(marked[0].removeprefix(MARK))
+    result: dict[str, Any] = result_of(done)
     return result
 
 
